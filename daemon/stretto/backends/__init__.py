@@ -1,0 +1,1 @@
+"""Backends: who computes. See ``base`` for the protocol."""

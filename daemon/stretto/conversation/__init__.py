@@ -1,0 +1,1 @@
+"""Conversations: canonical messages and events, templates, text assembly. Pure, no I/O."""

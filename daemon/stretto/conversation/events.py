@@ -1,0 +1,78 @@
+"""The canonical answer: one stream of events for all dialects.
+
+For each choice: any number of ``TextDelta`` (later also reasoning and tool calls), then exactly one ``Finish``. The last event of
+all is ``Done``, with the usage. An error raises out of the stream (a ``StrettoError``) and ends it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
+
+
+@dataclass(frozen=True, slots=True)
+class TopLogprob:
+    """One alternative at a position. ``token`` is text, ``data`` its bytes (a token may be half a character)."""
+
+    token: str
+    logprob: float
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """The chosen token at a position and its alternatives, most likely first."""
+
+    token: str
+    logprob: float
+    data: bytes
+    top: tuple[TopLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """The next piece of a choice's text; never empty except to carry logprobs. ``logprobs`` is empty when none were asked for."""
+
+    index: int
+    text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """A choice has ended. ``stop_string`` is the stop string that ended it, if one did."""
+
+    index: int
+    reason: FinishReason
+    stop_string: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of a request, always counted, never estimated.
+
+    ``completion_tokens`` are the tokens of all choices, up to and with the one that ended each (end token and stop string
+    included). ``cached_tokens`` of the prompt were not computed again.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and completion together."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """All choices have ended."""
+
+    usage: Usage
+
+
+Event = TextDelta | Finish | Done

@@ -1,0 +1,130 @@
+"""The canonical request: what every dialect is parsed into. Plain data, no I/O, no decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    """A piece of text in a message."""
+
+    text: str
+
+
+ContentPart = TextPart
+"""What a message may hold. Images join when a backend can see them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call the assistant made. ``arguments`` is the JSON text exactly as it was sent."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn.
+
+    Attributes:
+        role: ``developer`` of the wire is ``system`` here.
+        content: parts in order; empty when the turn is tool calls only.
+        name: the participant's name, if the client gave one.
+        tool_calls: calls of an assistant turn.
+        tool_call_id: the call that a tool turn answers.
+        reasoning: the assistant's reasoning, kept apart from its answer.
+    """
+
+    role: Role
+    content: tuple[ContentPart, ...] = ()
+    name: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    reasoning: str | None = None
+
+    @property
+    def text(self) -> str:
+        """All text parts, joined with nothing between."""
+        return "".join(part.text for part in self.content)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A function the model may call. ``parameters`` is its JSON Schema."""
+
+    name: str
+    description: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is chosen. The defaults are the plain distribution of the model.
+
+    The order is fixed: logit bias, penalties, temperature, top-k, top-p, min-p, draw. ``temperature`` 0 is the exact argmax of
+    the biased and penalised logits (lowest token id wins a tie).
+
+    Attributes:
+        temperature: >= 0.
+        top_k: keep the k most likely tokens; 0 keeps all.
+        top_p: keep the smallest set whose probability reaches this; 0 < p <= 1.
+        min_p: drop tokens below this share of the most likely one's probability; 0 <= p <= 1.
+        repetition_penalty: > 0; over prompt and answer, as in CTRL (Keskar et al. 2019).
+        presence_penalty, frequency_penalty: -2..2; over the answer only, as OpenAI documents them.
+        logit_bias: token id to bias, -100..100.
+        seed: makes the draw reproducible whatever else runs; None draws from the system's entropy.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request for an answer, whatever dialect it came in.
+
+    Attributes:
+        id: ours, e.g. ``chatcmpl-`` and 32 hex digits; names the request in logs, admin calls and the reply.
+        model: the model the client asked for, as it wrote it.
+        messages: the conversation.
+        tools, tool_choice: offered functions, and ``auto``, ``none``, ``required`` or a function's name.
+        sampling: see SamplingParams.
+        max_tokens: the client's limit, or None for all the context that is left.
+        stop: strings that end the answer; they are not part of it.
+        n: how many answers, each drawn independently.
+        logprobs: how many alternatives to report for each token (0 = the chosen one only), or None for no logprobs.
+        stream: whether the client reads the answer as it is made.
+        include_usage: whether a stream ends with usage.
+        template_kwargs: extra variables for the chat template.
+        user: the client's own label; never logged.
+    """
+
+    id: str
+    model: str
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    tool_choice: str = "auto"
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    n: int = 1
+    logprobs: int | None = None
+    stream: bool = False
+    include_usage: bool = False
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    user: str | None = None

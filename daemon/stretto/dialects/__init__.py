@@ -1,0 +1,1 @@
+"""Wire dialects: bytes to canonical requests, canonical events to bytes."""

@@ -1,0 +1,1 @@
+"""The engine: scheduler, sampler, KV accounting and the thread that owns the model."""

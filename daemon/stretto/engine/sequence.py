@@ -1,0 +1,123 @@
+"""One sequence's life: what the caller asks of the engine, what the engine gives back, and the states between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal
+
+from stretto.conversation.messages import SamplingParams
+from stretto.errors import StrettoError
+
+
+class Phase(Enum):
+    """Where a sequence is. Terminal: FINISHED, CANCELLED, FAILED."""
+
+    QUEUED = "queued"
+    PREFILLING = "prefilling"
+    GENERATING = "generating"
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+TRANSITIONS: dict[Phase, frozenset[Phase]] = {
+    Phase.QUEUED: frozenset({Phase.PREFILLING, Phase.CANCELLED, Phase.FAILED}),
+    Phase.PREFILLING: frozenset({Phase.GENERATING, Phase.FINISHED, Phase.QUEUED, Phase.CANCELLED, Phase.FAILED}),
+    Phase.GENERATING: frozenset({Phase.FINISHED, Phase.QUEUED, Phase.CANCELLED, Phase.FAILED}),
+    Phase.FINISHED: frozenset(),
+    Phase.CANCELLED: frozenset(),
+    Phase.FAILED: frozenset(),
+}
+"""The only changes of phase there are. Back to QUEUED is preemption; it loses no token."""
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceRequest:
+    """What the engine needs to know to run one sequence.
+
+    Attributes:
+        id: unique among live sequences.
+        prompt_ids: token ids of the whole prompt; at least one.
+        sampling: see SamplingParams.
+        max_tokens: most tokens to generate; >= 1. len(prompt_ids) + max_tokens is at most the context.
+        end_token_ids: tokens that end the answer (they are reported, and counted).
+        logprobs: alternatives to report for each token, or None.
+    """
+
+    id: str
+    prompt_ids: Sequence[int]
+    sampling: SamplingParams
+    max_tokens: int
+    end_token_ids: frozenset[int] = frozenset()
+    logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One generated token. ``logprob`` and ``top`` (id, logprob) only when asked for."""
+
+    id: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Monotonic seconds spent, for the log and for ``status``."""
+
+    queued_s: float
+    prefill_s: float
+    decode_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a sequence ended.
+
+    Attributes:
+        phase: FINISHED, CANCELLED or FAILED.
+        reason: ``stop`` (an end token) or ``length`` when finished, else None.
+        error: why it failed, else None.
+    """
+
+    phase: Phase
+    reason: Literal["stop", "length"] | None
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    timing: Timing
+    error: StrettoError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What one engine step (or several, if the reader was slow) gave a sequence."""
+
+    id: str
+    phase: Phase
+    tokens: tuple[Token, ...] = ()
+    prefilled_tokens: int = 0
+    outcome: Outcome | None = None
+
+
+Deliver = Callable[[Sequence[Update]], None]
+"""Called on the event loop once a step with the updates of all sequences in it."""
+
+Post = Callable[[Callable[[], None]], None]
+"""Runs a function on the event loop, from any thread (``TrioToken.run_sync_soon``)."""
+
+
+@dataclass(slots=True)
+class SequenceStats:
+    """One live sequence, as ``GET /admin/requests`` shows it."""
+
+    id: str
+    phase: str
+    prompt_tokens: int
+    prefilled_tokens: int
+    completion_tokens: int
+    max_tokens: int
+    kv_blocks: int
+    age_s: float = field(default=0.0)

@@ -1,0 +1,1 @@
+"""The walk of a request, stage by stage."""

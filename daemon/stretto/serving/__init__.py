@@ -1,0 +1,1 @@
+"""HTTP serving under guard; knows nothing of models."""

@@ -1,0 +1,1 @@
+"""Weights: reading model files, getting them, tokenizers."""
