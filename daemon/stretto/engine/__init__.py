@@ -1,1 +1,38 @@
 """The engine: scheduler, sampler, KV accounting and the thread that owns the model."""
+
+from __future__ import annotations
+
+from stretto.engine.client import EngineClient, Generation
+from stretto.engine.config import EngineConfig, EngineFacts, EngineProgress, EngineState, EngineStats
+from stretto.engine.engine import Engine
+from stretto.engine.sequence import (
+    Deliver,
+    Outcome,
+    Phase,
+    Post,
+    SequenceRequest,
+    SequenceStats,
+    Timing,
+    Token,
+    Update,
+)
+
+__all__ = [
+    "Deliver",
+    "Engine",
+    "EngineClient",
+    "EngineConfig",
+    "EngineFacts",
+    "EngineProgress",
+    "EngineState",
+    "EngineStats",
+    "Generation",
+    "Outcome",
+    "Phase",
+    "Post",
+    "SequenceRequest",
+    "SequenceStats",
+    "Timing",
+    "Token",
+    "Update",
+]

@@ -93,7 +93,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What one engine step (or several, if the reader was slow) gave a sequence."""
+    """What one engine step (or several, if the reader was slow) gave a sequence.
+
+    ``prefilled_tokens`` is how much of the prompt has been computed so far, not only in these steps.
+    """
 
     id: str
     phase: Phase

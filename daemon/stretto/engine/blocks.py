@@ -1,0 +1,100 @@
+"""The block allocator of one layer group's KV memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from stretto.backends.base import Int32Array
+
+
+class OutOfBlocks(Exception):
+    """Fewer blocks are free than were asked for."""
+
+
+class BlockPool:
+    """Hands out block numbers 0 to ``blocks - 1`` and counts who holds each.
+
+    Consecutive numbers are preferred, because a backend can read a run faster than scattered blocks: the smallest free run
+    that is long enough, or else the largest runs until there are enough.
+    """
+
+    def __init__(self, blocks: int) -> None:
+        self.blocks = blocks
+        self._holders: npt.NDArray[np.int32] = np.zeros(blocks, dtype=np.int32)
+        self._free = blocks
+
+    @property
+    def free(self) -> int:
+        """Blocks that nobody holds."""
+        return self._free
+
+    @property
+    def used(self) -> int:
+        """Blocks that somebody holds."""
+        return self.blocks - self._free
+
+    def holders(self, block: int) -> int:
+        """How many hold the block."""
+        return int(self._holders[block])
+
+    def allocate(self, count: int) -> Int32Array:
+        """Take ``count`` free blocks, each held once.
+
+        Raises:
+            OutOfBlocks: there are not so many; none is taken.
+        """
+        if count > self._free:
+            raise OutOfBlocks(f"{count} blocks are wanted, {self._free} of {self.blocks} are free")
+        starts, lengths = self._runs()
+        fitting = np.flatnonzero(lengths >= count)
+        if fitting.size:
+            start = int(starts[fitting[np.argmin(lengths[fitting])]])
+            taken = np.arange(start, start + count, dtype=np.int32)
+        else:
+            largest_first = np.argsort(-lengths, kind="stable")
+            enough = int(np.searchsorted(np.cumsum(lengths[largest_first]), count)) + 1
+            chosen = np.sort(largest_first[:enough])
+            spans = [np.arange(starts[run], starts[run] + lengths[run], dtype=np.int32) for run in chosen]
+            taken = np.concatenate(spans)[:count]
+        self._holders[taken] = 1
+        self._free -= count
+        return taken
+
+    def share(self, blocks: Iterable[int]) -> None:
+        """Hold blocks that somebody else holds already, once more each.
+
+        Raises:
+            ValueError: one of them is free; none is shared.
+        """
+        numbers = self._numbers(blocks)
+        np.add.at(self._holders, numbers, 1)
+
+    def release(self, blocks: Iterable[int]) -> None:
+        """Let go of each block once; a block that nobody holds is free again.
+
+        Raises:
+            ValueError: one of them is free, or named more often than it is held; none is released.
+        """
+        numbers = self._numbers(blocks)
+        distinct, times = np.unique(numbers, return_counts=True)
+        if (self._holders[distinct] < times).any():
+            raise ValueError("a block is released more often than it is held")
+        self._holders[distinct] -= times.astype(np.int32)
+        self._free += int((self._holders[distinct] == 0).sum())
+
+    def _numbers(self, blocks: Iterable[int]) -> npt.NDArray[np.int64]:
+        numbers = np.fromiter(blocks, dtype=np.int64)
+        if numbers.size and not (numbers.min() >= 0 and numbers.max() < self.blocks):
+            raise ValueError(f"block numbers are 0 to {self.blocks - 1}")
+        if (self._holders[numbers] == 0).any():
+            raise ValueError("a block that nobody holds cannot be shared or released")
+        return numbers
+
+    def _runs(self) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+        """First block and length of each run of free blocks, in order."""
+        edges = np.diff((self._holders == 0).astype(np.int8), prepend=0, append=0)
+        starts = np.flatnonzero(edges == 1)
+        return starts, np.flatnonzero(edges == -1) - starts

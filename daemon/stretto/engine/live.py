@@ -1,0 +1,110 @@
+"""A sequence while the engine has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from stretto.backends.base import Chunk, Int32Array
+from stretto.engine.sampler import SamplerState
+from stretto.engine.sequence import TRANSITIONS, Outcome, Phase, SequenceRequest, SequenceStats, Timing
+from stretto.errors import StrettoError
+
+
+@dataclass(slots=True, eq=False)
+class LiveSequence:
+    """A request, how far it got, and the KV blocks it holds.
+
+    Attributes:
+        request: what was asked.
+        prompt: int32, the prompt's token ids.
+        sampler: draws its tokens.
+        submitted_at: clock time of each stage, None before it.
+        phase: changed by ``advance`` only.
+        prefilled: tokens of the prompt that are in the KV memory.
+        tokens: the answer so far.
+        block_tables: blocks held, one array a layer group; empty while queued and after the end.
+        cancelled: the caller wants it ended; it ends at the next chance.
+    """
+
+    request: SequenceRequest
+    prompt: Int32Array
+    sampler: SamplerState
+    submitted_at: float
+    phase: Phase = Phase.QUEUED
+    prefilled: int = 0
+    tokens: list[int] = field(default_factory=list)
+    block_tables: tuple[Int32Array, ...] = ()
+    cancelled: bool = False
+    started_at: float | None = None
+    first_token_at: float | None = None
+
+    @property
+    def id(self) -> str:
+        """The request's id."""
+        return self.request.id
+
+    @property
+    def reserved_tokens(self) -> int:
+        """Tokens for which it needs KV memory before it starts."""
+        return len(self.prompt) + self.request.max_tokens
+
+    @property
+    def unread_tokens(self) -> int:
+        """Tokens of the prompt that are not in the KV memory yet."""
+        return len(self.prompt) - self.prefilled
+
+    @property
+    def ended(self) -> bool:
+        """Whether its phase is terminal."""
+        return not TRANSITIONS[self.phase]
+
+    def advance(self, phase: Phase) -> None:
+        """Change the phase.
+
+        Raises:
+            RuntimeError: the table of transitions does not have the change.
+        """
+        if phase not in TRANSITIONS[self.phase]:
+            raise RuntimeError(f"a sequence cannot go from {self.phase.value} to {phase.value}")
+        self.phase = phase
+
+    def chunk(self, count: int) -> Chunk:
+        """Its part of a step: the next ``count`` tokens of its prompt, or its last token."""
+        if self.phase is Phase.GENERATING:
+            last = np.array(self.tokens[-1:], dtype=np.int32)
+            return Chunk(last, len(self.prompt) + len(self.tokens) - 1, self.block_tables, 1)
+        end = self.prefilled + count
+        rows = 1 if end == len(self.prompt) else 0
+        return Chunk(self.prompt[self.prefilled : end], self.prefilled, self.block_tables, rows)
+
+    def outcome(
+        self, now: float, *, reason: Literal["stop", "length"] | None = None, error: StrettoError | None = None
+    ) -> Outcome:
+        """How it ended, once its phase is terminal."""
+        started = now if self.started_at is None else self.started_at
+        first = now if self.first_token_at is None else self.first_token_at
+        return Outcome(
+            phase=self.phase,
+            reason=reason,
+            prompt_tokens=len(self.prompt),
+            completion_tokens=len(self.tokens),
+            cached_tokens=0,
+            timing=Timing(started - self.submitted_at, max(0.0, first - started), max(0.0, now - first)),
+            error=error,
+        )
+
+    def stats(self, now: float) -> SequenceStats:
+        """For ``GET /admin/requests``."""
+        return SequenceStats(
+            id=self.id,
+            phase=self.phase.value,
+            prompt_tokens=len(self.prompt),
+            prefilled_tokens=self.prefilled,
+            completion_tokens=len(self.tokens),
+            max_tokens=self.request.max_tokens,
+            kv_blocks=sum(len(table) for table in self.block_tables),
+            age_s=now - self.submitted_at,
+        )

@@ -1,0 +1,155 @@
+"""Who runs in the next step. Pure: no clock, no thread, no backend.
+
+Blocks for the whole prompt and the longest answer are reserved before a sequence starts, so a running sequence never runs out
+and nothing is ever preempted. What does not fit waits, first come first served: a large one at the head is not overtaken, so
+it cannot starve.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stretto.backends.base import KVPlan
+from stretto.engine.blocks import BlockPool
+from stretto.engine.budget import blocks_for
+from stretto.engine.live import LiveSequence
+from stretto.engine.sequence import Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One sequence's part of a step: ``count`` tokens, and whether they give it its next token."""
+
+    sequence: LiveSequence
+    count: int
+    prefill: bool
+    gives_token: bool
+
+
+class Scheduler:
+    """The queue, the running sequences and the blocks they hold."""
+
+    def __init__(self, plan: KVPlan, max_batch: int) -> None:
+        self._plan = plan
+        self._max_batch = max_batch
+        self._pools = self._new_pools()
+        self._live: dict[str, LiveSequence] = {}
+        self._queue: deque[LiveSequence] = deque()
+        self._running: list[LiveSequence] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether any sequence is queued or running."""
+        return bool(self._live)
+
+    @property
+    def queued(self) -> int:
+        """Sequences that wait."""
+        return len(self._queue)
+
+    @property
+    def running(self) -> int:
+        """Sequences that hold blocks."""
+        return len(self._running)
+
+    @property
+    def decoding(self) -> bool:
+        """Whether any answer is being generated."""
+        return any(sequence.phase is Phase.GENERATING for sequence in self._running)
+
+    @property
+    def blocks_used(self) -> tuple[int, ...]:
+        """Blocks held, for each layer group."""
+        return tuple(pool.used for pool in self._pools)
+
+    def get(self, sequence_id: str) -> LiveSequence | None:
+        """The live sequence of that id."""
+        return self._live.get(sequence_id)
+
+    def live(self) -> list[LiveSequence]:
+        """All live sequences: the running ones by age, then the queued ones in order."""
+        return [*self._running, *self._queue]
+
+    def enqueue(self, sequence: LiveSequence) -> None:
+        """Add a sequence at the end of the queue.
+
+        Raises:
+            ValueError: a live sequence has its id.
+        """
+        if sequence.id in self._live:
+            raise ValueError(f"a sequence with the id {sequence.id!r} is live already")
+        self._live[sequence.id] = sequence
+        self._queue.append(sequence)
+
+    def admit(self, now: float) -> None:
+        """Start queued sequences, in order, as long as there are places and blocks for all that each may need."""
+        while self._queue and len(self._running) < self._max_batch:
+            sequence = self._queue[0]
+            blocks = blocks_for(sequence.reserved_tokens, self._plan.block_tokens)
+            if any(pool.free < blocks for pool in self._pools):
+                return
+            self._queue.popleft()
+            sequence.block_tables = tuple(pool.allocate(blocks) for pool in self._pools)
+            sequence.started_at = now
+            sequence.advance(Phase.PREFILLING)
+            self._running.append(sequence)
+
+    def plan(self, prefill_tokens: int) -> list[Part]:
+        """The next step: every answer's next token, and at most so many tokens of the prompts."""
+        parts = [Part(s, 1, False, True) for s in self._running if s.phase is Phase.GENERATING]
+        reading = [s for s in self._running if s.phase is Phase.PREFILLING]
+        shares = share_prefill([s.unread_tokens for s in reading], prefill_tokens)
+        for sequence, count in zip(reading, shares, strict=True):
+            if count:
+                parts.append(Part(sequence, count, True, count == sequence.unread_tokens))
+        return parts
+
+    def remove(self, sequence: LiveSequence) -> None:
+        """Forget a sequence and give its blocks back."""
+        del self._live[sequence.id]
+        if sequence in self._running:
+            self._running.remove(sequence)
+        else:
+            self._queue.remove(sequence)
+        for pool, table in zip(self._pools, sequence.block_tables, strict=False):
+            pool.release(table)
+        sequence.block_tables = ()
+
+    def clear(self) -> list[LiveSequence]:
+        """Forget everything, blocks included, whatever state it is in; returns what was live."""
+        forgotten = list(self._live.values())
+        self._live.clear()
+        self._queue.clear()
+        self._running.clear()
+        self._pools = self._new_pools()
+        for sequence in forgotten:
+            sequence.block_tables = ()
+        return forgotten
+
+    def _new_pools(self) -> tuple[BlockPool, ...]:
+        return tuple(BlockPool(blocks) for blocks in self._plan.blocks)
+
+
+def share_prefill(unread: Sequence[int], budget: int) -> list[int]:
+    """Divide a step's prompt tokens among prompts, given in order of age by what is unread of each.
+
+    Half goes to the oldest, the other half to the one that is nearest to its end, and what is left to the others by age. So a
+    short prompt is read at once beside a long one, the long one never gets less than half, and each becomes the oldest in time.
+    """
+    shares = [0] * len(unread)
+    left = budget
+
+    def give(index: int, most: int) -> None:
+        nonlocal left
+        count = min(most, left, unread[index] - shares[index])
+        shares[index] += count
+        left -= count
+
+    if unread:
+        give(0, -(-budget // 2))
+        give(min(range(len(unread)), key=lambda index: (unread[index], index)), left)
+        for index in range(len(unread)):
+            give(index, left)
+    return shares
