@@ -23,10 +23,41 @@ CHATML_TEMPLATE = (
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-_WORDS = (
-    "Ġthe Ġand Ġof Ġto Ġin Ġis Ġa Ġthat Ġhello Ġworld Ġcapital ĠFrance ĠParis ĠWhat Hello user assistant system "
-    "Ġname Ġyou Ġare Ġhelpful def Ġreturn Ġprint ing ation ĠĠ ĠĠĠĠ ĊĊ Ã© Ġ1 Ġ2"
-).split()
+_WORDS = [
+    "Ġthe",
+    "Ġand",
+    "Ġof",
+    "Ġto",
+    "Ġin",
+    "Ġis",
+    "Ġa",
+    "Ġthat",
+    "Ġhello",
+    "Ġworld",
+    "Ġcapital",
+    "ĠFrance",
+    "ĠParis",
+    "ĠWhat",
+    "Hello",
+    "user",
+    "assistant",
+    "system",
+    "Ġname",
+    "Ġyou",
+    "Ġare",
+    "Ġhelpful",
+    "def",
+    "Ġreturn",
+    "Ġprint",
+    "ing",
+    "ation",
+    "ĠĠ",
+    "ĠĠĠĠ",
+    "ĊĊ",
+    "Ã©",
+    "Ġ1",
+    "Ġ2",
+]
 
 
 def byte_alphabet() -> list[str]:
@@ -89,7 +120,14 @@ class TinyShape:
         while (heads * self.head_size) % block_values:
             heads += self.kv_heads
         return TinyShape(
-            self.layers, up(self.hidden), heads, self.kv_heads, self.head_size, up(self.ffn), self.context, self.vocab
+            self.layers,
+            up(self.hidden),
+            heads,
+            self.kv_heads,
+            self.head_size,
+            up(self.ffn),
+            self.context,
+            self.vocab,
         )
 
 
@@ -143,7 +181,8 @@ def tiny_gguf(
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "smollm" if arch == "llama" else "qwen2",
         "tokenizer.ggml.tokens": list(vocabulary.tokens),
-        "tokenizer.ggml.token_type": [3] * len(SPECIAL_TOKENS) + [1] * (len(vocabulary.tokens) - len(SPECIAL_TOKENS)),
+        "tokenizer.ggml.token_type": [3] * len(SPECIAL_TOKENS)
+        + [1] * (len(vocabulary.tokens) - len(SPECIAL_TOKENS)),
         "tokenizer.ggml.merges": [f"{left} {right}" for left, right in vocabulary.merges],
         "tokenizer.ggml.bos_token_id": 0,
         "tokenizer.ggml.eos_token_id": 2,
@@ -293,13 +332,13 @@ def tiny_hf_tokenizer(path: Path, *, kind: str = "smollm") -> None:
 
     vocabulary = tiny_vocabulary()
     tokenizer = tokenizers.Tokenizer(
-        models.BPE(vocab={token: i for i, token in enumerate(vocabulary.tokens)}, merges=list(vocabulary.merges))
+        models.BPE(
+            vocab={token: i for i, token in enumerate(vocabulary.tokens)}, merges=list(vocabulary.merges)
+        )
     )
     if kind == "qwen2":
         tokenizer.normalizer = normalizers.NFC()
-        pattern = (
-            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-        )
+        pattern = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [
                 pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
@@ -314,7 +353,9 @@ def tiny_hf_tokenizer(path: Path, *, kind: str = "smollm") -> None:
             ]
         )
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIAL_TOKENS])
+    tokenizer.add_special_tokens(
+        [AddedToken(text, special=True, normalized=False) for text in SPECIAL_TOKENS]
+    )
     tokenizer.save(str(path / "tokenizer.json"))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",

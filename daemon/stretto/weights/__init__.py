@@ -1,1 +1,22 @@
 """Weights: reading model files, getting them, tokenizers."""
+
+from __future__ import annotations
+
+from stretto.weights.blocks import ENCODINGS, Encoding, RawTensor, dequantise
+from stretto.weights.config import ModelConfig, RopeConfig
+from stretto.weights.opening import load_tokenizer, open_model
+from stretto.weights.source import ModelSource
+from stretto.weights.tokenizer import Tokenizer
+
+__all__ = [
+    "ENCODINGS",
+    "Encoding",
+    "ModelConfig",
+    "ModelSource",
+    "RawTensor",
+    "RopeConfig",
+    "Tokenizer",
+    "dequantise",
+    "load_tokenizer",
+    "open_model",
+]

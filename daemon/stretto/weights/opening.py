@@ -1,0 +1,28 @@
+"""Open a model of either format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stretto.weights.gguf_model import GGUFModel
+from stretto.weights.huggingface import HuggingFaceModel
+from stretto.weights.source import ModelSource
+from stretto.weights.tokenizer import Tokenizer
+
+
+def open_model(path: Path) -> ModelSource:
+    """Open a model and check everything about it that is cheap to check; no weights are read.
+
+    Args:
+        path: a ``.gguf`` file, or a directory as Hugging Face lays it out.
+
+    Raises:
+        StartupError: ``model_not_found``; ``model_invalid`` (broken, truncated, contradicts itself) or
+            ``model_unsupported`` (sound, but not computable here), naming the offset, tensor or key.
+    """
+    return HuggingFaceModel(path) if path.is_dir() else GGUFModel(path)
+
+
+def load_tokenizer(source: ModelSource) -> Tokenizer:
+    """Build the tokenizer of an opened model. Raises StartupError."""
+    return source.build_tokenizer()

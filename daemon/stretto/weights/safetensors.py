@@ -1,0 +1,108 @@
+"""The safetensors container over a mapped file, every length checked before it is used.
+
+Layout (specified in the ``safetensors`` project's README): u64 length of the header, little-endian; the header, a JSON
+object of ``{name: {"dtype", "shape", "data_offsets": [begin, end]}}`` with offsets from its end, and optionally
+``__metadata__``; the data, without gaps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeGuard
+
+from stretto.weights.blocks import ENCODINGS
+from stretto.weights.faults import invalid, unsupported
+from stretto.weights.jsonfile import parse_object
+from stretto.weights.mapping import MappedFile
+
+MAX_HEADER_BYTES = 32 << 20
+"""Longest header that is read; the largest published checkpoints stay below a quarter of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SafeTensor:
+    """One entry: encoding (a key of ``ENCODINGS``), shape, and where its bytes lie in the file."""
+
+    name: str
+    encoding: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+class SafetensorsFile:
+    """A parsed safetensors file.
+
+    Attributes:
+        file: the mapping.
+        header_end: where the data begin.
+        tensors: by name.
+
+    Raises:
+        StartupError: ``model_invalid`` or ``model_unsupported``, naming the tensor.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.file = MappedFile(path)
+        try:
+            self._parse()
+        except BaseException:
+            self.file.close()
+            raise
+
+    def _parse(self) -> None:
+        path, size = self.file.path, self.file.size_bytes
+        if size < 8:
+            raise invalid(path, f"has {size} bytes, too few for a safetensors file")
+        length = int.from_bytes(self.file.map[:8], "little")
+        if length > min(MAX_HEADER_BYTES, size - 8):
+            raise invalid(
+                path,
+                f"announces a header of {length} bytes at offset 0 (the file has {size}, at most {MAX_HEADER_BYTES})",
+            )
+        self.header_end = 8 + length
+        header = parse_object(path, self.file.map[8 : self.header_end], "the header")
+        header.pop("__metadata__", None)
+        self.tensors = {name: self._entry(name, entry) for name, entry in header.items()}
+        position = self.header_end
+        for tensor in sorted(self.tensors.values(), key=lambda tensor: (tensor.start, tensor.end)):
+            if tensor.start != position:
+                raise invalid(
+                    path, f"tensor {tensor.name} begins at offset {tensor.start}, not at {position}"
+                )
+            position = tensor.end
+        if position != size:
+            raise invalid(path, f"ends at {size}, but its tensors at {position}")
+
+    def _entry(self, name: str, entry: object) -> SafeTensor:
+        path = self.file.path
+        if not isinstance(entry, dict):
+            raise invalid(path, f"tensor {name} is not described by an object")
+        dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
+        encoding = ENCODINGS.get(dtype) if isinstance(dtype, str) else None
+        if encoding is None or encoding.block_values != 1:
+            raise unsupported(
+                path, f"tensor {name} has the type {dtype!r}", remedy="Readable are F32, F16 and BF16."
+            )
+        if not _naturals(shape) or not 1 <= len(shape) <= 4 or 0 in shape:
+            raise invalid(path, f"tensor {name} has the shape {shape!r}")
+        if not _naturals(offsets) or len(offsets) != 2:
+            raise invalid(path, f"tensor {name} has the data_offsets {offsets!r}")
+        begin, end = offsets
+        nbytes = encoding.block_bytes
+        for extent in shape:
+            nbytes *= extent
+        if end - begin != nbytes:
+            raise invalid(path, f"tensor {name} of {nbytes} bytes has the data_offsets {offsets}")
+        if self.header_end + end > self.file.size_bytes:
+            raise invalid(
+                path,
+                f"tensor {name} ends at offset {self.header_end + end}, but the file at {self.file.size_bytes};"
+                " it is truncated or its header is wrong",
+            )
+        return SafeTensor(name, encoding.name, tuple(shape), self.header_end + begin, self.header_end + end)
+
+
+def _naturals(value: object) -> TypeGuard[list[int]]:
+    return isinstance(value, list) and all(type(item) is int and 0 <= item < 1 << 62 for item in value)
