@@ -1,0 +1,285 @@
+"""The settings: each declared once, here. Flags, environment names, TOML keys, help, docs and checks follow from this table."""
+
+# ruff: noqa: RUF009  (setting() makes dataclass fields; it is no default shared by instances)
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from stretto.settings.declare import (
+    Choice,
+    FilePath,
+    Integer,
+    Number,
+    Switch,
+    Text,
+    TextList,
+    fields_of,
+    machine_setting,
+    setting,
+)
+
+APP = "stretto"
+
+MODEL = "Model"
+NETWORK = "Network"
+ACCESS = "Access"
+ENGINE = "Engine"
+LIMITS = "Limits"
+FILES = "Files"
+LOG = "Log"
+
+# An address is NUL-terminated in sun_path: 108 bytes on Linux, 104 on macOS.
+SOCKET_PATH_BYTES = 103 if sys.platform == "darwin" else 107
+
+_HOST_NAME = r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?"
+_IPV6 = r"[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(%[A-Za-z0-9._-]+)?"
+_MAX_TOKENS = 1 << 24
+
+
+def default_state_dir() -> Path:
+    """Where the daemon keeps its lock and its history on this platform."""
+    return platformdirs.user_state_path(APP)
+
+
+def default_models_dir() -> Path:
+    """Where models are installed on this platform."""
+    return platformdirs.user_data_path(APP) / "models"
+
+
+def default_socket() -> Path:
+    """``$XDG_RUNTIME_DIR/stretto/stretto.sock``, or its like where that is not set."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if os.path.isabs(runtime):
+        return Path(runtime) / APP / "stretto.sock"
+    with warnings.catch_warnings():
+        # That the fallback is used is no fault of the user's, and clients find it by the same rule.
+        warnings.simplefilter("ignore")
+        return platformdirs.user_runtime_path(APP) / "stretto.sock"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every setting of the daemon, checked. Made by ``load_settings``; the defaults alone are valid too."""
+
+    model: str = setting(
+        "smollm2",
+        Text(r"[^\x00-\x1f\x7f]{1,4096}", "a name, a reference or a path", "MODEL"),
+        "The model to serve: an installed model's name, or a path to a .gguf file or a Hugging Face directory.",
+        MODEL,
+    )
+    served_name: str | None = setting(
+        None,
+        Text(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}", "1 to 128 letters, digits, and . _ : / -", "NAME"),
+        "The model id that clients see and ask for.",
+        MODEL,
+        unset="the installed model's name",
+    )
+    backend: str = setting(
+        "auto",
+        Choice(("auto", "torch", "echo")),
+        "What computes. auto takes the best that this machine has; echo needs no model and repeats what it is told.",
+        MODEL,
+    )
+    device: str = setting(
+        "auto",
+        Text(r"auto|cpu|mps|cuda(:[0-9]{1,3})?", "auto, cpu, mps, cuda or cuda:N", "DEVICE"),
+        "Where it computes. auto is the first CUDA device if there is one, else the CPU.",
+        MODEL,
+    )
+    dtype: str = setting(
+        "auto",
+        Choice(("auto", "float32", "bfloat16", "float16")),
+        "Number format of the computation. auto suits the device.",
+        MODEL,
+    )
+    threads: int | None = setting(
+        None,
+        Integer(1, 1024),
+        "Compute threads of the CPU backend.",
+        MODEL,
+        unset="as many as leave room for the event loop",
+    )
+    echo: str = setting(
+        "",
+        Text(r"[^\x00]{0,4096}", "a script of NAME=VALUE pairs, separated by commas", "SCRIPT"),
+        "Script of the echo backend: delays and faults on demand, e.g. prefill_delay_s=0.1,fail_at_step=3.",
+        MODEL,
+    )
+
+    host: str = setting(
+        "127.0.0.1",
+        Text(f"{_HOST_NAME}|{_IPV6}", "a host name or an IP address", "HOST"),
+        "Address to listen on. Others than the loopback need an API key, or --allow-open.",
+        NETWORK,
+    )
+    port: int = setting(
+        8080,
+        Integer(0, 65535, "0 picks a free port, and the ready line says which"),
+        "TCP port to listen on.",
+        NETWORK,
+    )
+    socket: Path = machine_setting(
+        default_socket,
+        "$XDG_RUNTIME_DIR/stretto/stretto.sock",
+        FilePath(SOCKET_PATH_BYTES, "a path of at most 107 bytes once made absolute (103 on macOS)"),
+        "Path of the Unix socket: the same routes and the control plane. Clients read this setting too.",
+        NETWORK,
+    )
+
+    api_key: str | None = setting(
+        None,
+        Text(r"[\x21-\x7e]{1,512}", "1 to 512 visible ASCII characters without spaces", "KEY"),
+        "Key that clients must send for /v1 over TCP. A flag can be seen by other users of the machine: "
+        "prefer STRETTO_API_KEY or --api-key-file.",
+        ACCESS,
+        secret=True,
+        unset="no key is asked for",
+    )
+    api_key_file: Path | None = setting(
+        None,
+        FilePath(),
+        "File that holds the API key on its first line.",
+        ACCESS,
+        unset="no file is read",
+    )
+    allow_open: bool = setting(
+        False,
+        Switch(),
+        "Serve without an API key where other machines or web pages can reach it.",
+        ACCESS,
+    )
+    allowed_hosts: tuple[str, ...] = setting(
+        (),
+        TextList(f"{_HOST_NAME}|{_IPV6}", "a host name or an IP address, without a port", "HOST"),
+        "Names allowed in the Host header, besides localhost and the address listened on.",
+        ACCESS,
+    )
+    cors_origins: tuple[str, ...] = setting(
+        (),
+        TextList(r"\*|https?://[A-Za-z0-9.:\[\]-]{1,255}", "* or an origin such as https://app.example", "ORIGIN"),
+        "Web origins whose pages may read answers. None may unless named.",
+        ACCESS,
+    )
+
+    max_context: int | None = setting(
+        None,
+        Integer(16, _MAX_TOKENS),
+        "Longest context of a request (prompt and answer), in tokens.",
+        ENGINE,
+        unset="as much as the model knows and memory holds",
+    )
+    max_batch: int = setting(16, Integer(1, 1024), "Requests that run at once.", ENGINE)
+    queue_limit: int = setting(
+        4, Integer(0, 65536), "Requests that may wait for a place; one more is answered 429 at once.", ENGINE
+    )
+    kv_cache_gb: float | None = setting(
+        None,
+        Number(0, 65536, above=True, unit="gigabytes (1e9 bytes)"),
+        "Memory for the KV cache, allocated once at start.",
+        ENGINE,
+        unset="a fraction of what is free once the model is loaded",
+    )
+    block_tokens: int = setting(16, Integer(1, 1024), "Tokens of a KV block.", ENGINE)
+    prefill_chunk_tokens: int = setting(
+        512, Integer(1, 65536), "Most prompt tokens that one step takes in.", ENGINE
+    )
+    stall_target_ms: float = setting(
+        250.0,
+        Number(1, 60_000, unit="milliseconds"),
+        "How long a step that takes in a prompt may hold up running answers; sizes the prefill chunk.",
+        ENGINE,
+    )
+    step_deadline_s: float = setting(
+        60.0,
+        Number(0, 86_400, above=True, unit="seconds"),
+        "A step that takes longer makes the daemon not ready, and stops feeding the service manager's watchdog.",
+        ENGINE,
+    )
+    default_max_tokens: int | None = setting(
+        None,
+        Integer(1, _MAX_TOKENS),
+        "Longest answer of a request that does not say.",
+        ENGINE,
+        unset="what the context leaves",
+    )
+
+    max_body_mb: float = setting(
+        32.0, Number(0, 4096, above=True, unit="megabytes (1e6 bytes)"), "Largest request body.", LIMITS
+    )
+    max_connections: int = setting(
+        256, Integer(1, 65536), "Connections held at once, over TCP and the socket each.", LIMITS
+    )
+    header_timeout_s: float = setting(
+        10.0, Number(0, 3600, above=True, unit="seconds"), "Time for a client to send a request's head.", LIMITS
+    )
+    body_timeout_s: float = setting(
+        30.0,
+        Number(0, 3600, above=True, unit="seconds"),
+        "Time for a client to send the next piece of a request's body.",
+        LIMITS,
+    )
+    write_timeout_s: float = setting(
+        30.0, Number(0, 3600, above=True, unit="seconds"), "Time for a client to take what is sent to it.", LIMITS
+    )
+    ping_interval_s: float = setting(
+        10.0,
+        Number(0, 3600, above=True, unit="seconds"),
+        "A stream that was silent this long is sent a comment, so that nothing in between gives it up.",
+        LIMITS,
+    )
+    drain_grace_s: float = setting(
+        30.0,
+        Number(0, 86_400, unit="seconds"),
+        "Time that running answers get to end when the daemon is told to stop.",
+        LIMITS,
+    )
+
+    state_dir: Path = machine_setting(
+        default_state_dir,
+        "the platform's state directory, e.g. ~/.local/state/stretto",
+        FilePath(),
+        "Directory of the daemon's own files; one daemon a directory.",
+        FILES,
+    )
+    models_dir: Path = machine_setting(
+        default_models_dir,
+        "the platform's data directory, e.g. ~/.local/share/stretto/models",
+        FilePath(),
+        "Directory of installed models.",
+        FILES,
+    )
+
+    log_format: str = setting(
+        "auto",
+        Choice(("auto", "human", "json")),
+        "Form of the log on stderr. auto is human, with priorities in place of times under journald.",
+        LOG,
+    )
+    log_level: str = setting(
+        "info", Choice(("debug", "info", "warning", "error")), "Least severity that is logged.", LOG
+    )
+
+    @property
+    def stall_target_s(self) -> float:
+        """``stall_target_ms`` in seconds."""
+        return self.stall_target_ms / 1000
+
+    @property
+    def kv_cache_bytes(self) -> int | None:
+        """``kv_cache_gb`` in bytes."""
+        return None if self.kv_cache_gb is None else int(self.kv_cache_gb * 1_000_000_000)
+
+    @property
+    def max_body_bytes(self) -> int:
+        """``max_body_mb`` in bytes."""
+        return int(self.max_body_mb * 1_000_000)
+
+
+SETTING_FIELDS = fields_of(Settings)

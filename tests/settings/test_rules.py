@@ -1,0 +1,118 @@
+"""Rules between settings, and between settings and the machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stretto.errors import SettingsError
+from stretto.settings import LoadedSettings, is_loopback, load_settings
+
+
+def load(**environ: str) -> LoadedSettings:
+    return load_settings(environ={f"STRETTO_{name.upper()}": value for name, value in environ.items()})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost", "LOCALHOST"])
+def test_loopback_needs_no_key(host: str) -> None:
+    assert is_loopback(host)
+    assert load(host=host).warnings == ()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "mybox", "localhost.example"])
+def test_another_host_needs_a_key_or_a_word(host: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load(host=host)
+    assert caught.value.param == "host"
+    assert "STRETTO_HOST" in caught.value.message
+    assert "--allow-open" in str(caught.value.remedy)
+    assert load(host=host, api_key="k").warnings == ()
+    (warning,) = load(host=host, allow_open="1").warnings
+    assert host in warning
+    key = tmp_path / "key"
+    key.write_text("k\n")
+    key.chmod(0o600)
+    assert load(host=host, api_key_file=str(key)).warnings == ()
+
+
+def test_any_web_origin_needs_a_key_or_a_word() -> None:
+    with pytest.raises(SettingsError, match="every web page"):
+        load(cors_origins="*")
+    assert load(cors_origins="*", api_key="k").warnings == ()
+    assert "any web page" in load(cors_origins="*", allow_open="1").warnings[0]
+    assert load(cors_origins="https://app.example").warnings == ()
+
+
+@pytest.mark.parametrize("content", ["sesame", "sesame\n", "sesame\r\n", "sesame\n\n"])
+def test_the_key_file_is_read(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "key"
+    path.write_bytes(content.encode())
+    path.chmod(0o600)
+    loaded = load(api_key_file=str(path))
+    assert loaded.settings.api_key == "sesame"
+    assert loaded.warnings == ()
+    path.chmod(0o644)
+    assert "every user" in load(api_key_file=str(path)).warnings[0]
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"two words\n", b"sesame\nsecond\n", b"\xc3\xa4\n", b"x" * 513])
+def test_a_key_file_that_holds_no_key_is_refused_without_showing_it(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "key"
+    path.write_bytes(content)
+    with pytest.raises(SettingsError, match="must hold one line") as caught:
+        load(api_key_file=str(path))
+    assert "sesame" not in str(caught.value)
+
+
+def test_a_key_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="No such file"):
+        load(api_key_file=str(tmp_path / "none"))
+    with pytest.raises(SettingsError, match="directory"):
+        load(api_key_file=str(tmp_path))
+
+
+def test_key_and_key_file_exclude_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_text("sesame")
+    with pytest.raises(SettingsError, match=r"api_key_file \(environment .*\(flag --api-key\)"):
+        load_settings({"api_key": "other"}, environ={"STRETTO_API_KEY_FILE": str(path)})
+
+
+def test_echo_settings_belong_to_the_echo_backend() -> None:
+    assert load(backend="echo", echo="fail_at_step=3").settings.echo == "fail_at_step=3"
+    with pytest.raises(SettingsError, match="no effect"):
+        load(echo="fail_at_step=3")
+    with pytest.raises(SettingsError, match="cannot be used with backend echo"):
+        load(backend="echo", device="cuda")
+
+
+def test_an_answer_must_leave_room_for_a_prompt() -> None:
+    load(default_max_tokens="4095", max_context="4096")
+    with pytest.raises(SettingsError, match="no room for a prompt"):
+        load(default_max_tokens="4096", max_context="4096")
+
+
+def test_a_step_may_take_longer_than_a_stall() -> None:
+    load(step_deadline_s="0.26")
+    with pytest.raises(SettingsError, match="longer than stall_target_ms"):
+        load(step_deadline_s="0.25")
+
+
+@pytest.mark.parametrize("name", ["state_dir", "models_dir"])
+def test_directories_must_be_possible(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    load(**{name: str(tmp_path / "new" / "deep")})
+    for path in (file, file / "below"):
+        with pytest.raises(SettingsError, match=f"^{name} .*file is not a directory"):
+            load(**{name: str(path)})
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_socket_path_must_be_possible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SettingsError, match="is a directory"):
+        load(socket=str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/" + "x" * 100)
+    with pytest.raises(SettingsError, match="longer than the 107 bytes"):
+        load()
