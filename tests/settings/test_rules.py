@@ -87,6 +87,15 @@ def test_echo_settings_belong_to_the_echo_backend() -> None:
         load(backend="echo", device="cuda")
 
 
+def test_the_chat_template_must_be_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "template.jinja"
+    for missing in (path, tmp_path):
+        with pytest.raises(SettingsError, match=f"^chat_template .*there is no file {missing}$"):
+            load(chat_template=str(missing))
+    path.touch()
+    assert load(chat_template=str(path)).settings.chat_template == path
+
+
 def test_an_answer_must_leave_room_for_a_prompt() -> None:
     load(default_max_tokens="4095", max_context="4096")
     with pytest.raises(SettingsError, match="no room for a prompt"):

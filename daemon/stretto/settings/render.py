@@ -84,6 +84,7 @@ def docs_page() -> str:
         "- A `host` other than the loopback needs `api_key` or `api_key_file`, or an explicit `allow_open`; so does `*` in `cors_origins`.",
         "- `api_key` and `api_key_file` exclude each other.",
         "- `echo` needs `backend = \"echo\"`, which computes on no device but `auto` and `cpu`.",
+        "- `chat_template` is a file that can be read.",
         "- `default_max_tokens` is less than `max_context`, and `step_deadline_s` longer than `stall_target_ms`.",
         "- `state_dir`, `models_dir` and the folder of `socket` are directories, or can be made.",
     ]

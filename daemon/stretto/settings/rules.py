@@ -99,6 +99,16 @@ def _echo_only(settings: Settings, origins: Origins) -> None:
         raise refuse("device", origins, f"{settings.device} cannot be used with backend echo; it computes nothing")
 
 
+def _template_file(settings: Settings, origins: Origins) -> None:
+    path = settings.chat_template
+    if path is None:
+        return
+    if not path.is_file():
+        raise refuse("chat_template", origins, f"there is no file {path}")
+    if not os.access(path, os.R_OK):
+        raise refuse("chat_template", origins, f"{path} cannot be read")
+
+
 def _answer_fits(settings: Settings, origins: Origins) -> None:
     longest, context = settings.default_max_tokens, settings.max_context
     if longest is not None and context is not None and longest >= context:
@@ -145,6 +155,7 @@ RULES: tuple[Callable[[Settings, Origins], None], ...] = (
     _open_host,
     _open_origins,
     _echo_only,
+    _template_file,
     _answer_fits,
     _deadline_after_stall,
     _directories,

@@ -81,6 +81,13 @@ class Settings:
         MODEL,
         unset="the installed model's name",
     )
+    chat_template: Path | None = setting(
+        None,
+        FilePath(),
+        "File with a Jinja chat template to use in place of the model's own.",
+        MODEL,
+        unset="the model's own template",
+    )
     backend: str = setting(
         "auto",
         Choice(("auto", "torch", "echo")),
