@@ -48,6 +48,8 @@ class BlockPool:
         """
         if count > self._free:
             raise OutOfBlocks(f"{count} blocks are wanted, {self._free} of {self.blocks} are free")
+        if count == 0:
+            return np.zeros(0, dtype=np.int32)
         starts, lengths = self._runs()
         fitting = np.flatnonzero(lengths >= count)
         if fitting.size:

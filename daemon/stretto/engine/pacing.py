@@ -24,6 +24,7 @@ class Pace:
         self._stall_target_s = stall_target_s
         self._chunk_tokens = chunk_tokens
         self._decode_step_s = 0.0
+        self._decoded = False
         self.prefill_tokens_per_s = 0.0
         """0 until measured."""
         self.decode_tokens_per_s = 0.0
@@ -35,7 +36,9 @@ class Pace:
             return self._chunk_tokens
         left_s = self._stall_target_s * IDLE_STALL_TARGETS
         if decoding:
-            left_s = max(0.0, self._stall_target_s - self._decode_step_s)
+            # Until a step with answers in it was measured, half of the target is left for them.
+            decodes_s = self._decode_step_s if self._decoded else self._stall_target_s / 2
+            left_s = max(0.0, self._stall_target_s - decodes_s)
         tokens = int(self.prefill_tokens_per_s * left_s + 1e-6)
         return min(self._chunk_tokens, max(MIN_PREFILL_TOKENS, tokens))
 
@@ -43,6 +46,7 @@ class Pace:
         """Learn from a step that took ``step_s``."""
         if step_s <= 0:
             return
+        self._decoded = self._decoded or decode_rows > 0
         if prefill_tokens == 0:
             if decode_rows:
                 self._decode_step_s = _average(self._decode_step_s, step_s, _FASTER)

@@ -177,7 +177,7 @@ def draw_all(weights: Float32Array, uniform: float) -> int:
     cumulative = np.cumsum(np.append(sums, weights[whole:].sum(dtype=np.float64)))
     target = uniform * cumulative[-1]
     strip = int(np.searchsorted(cumulative, target, side="right"))
-    strip = min(strip, len(cumulative) - 1)
+    strip = min(strip, int(np.flatnonzero(np.diff(cumulative, prepend=0.0))[-1]))
     before = cumulative[strip - 1] if strip else 0.0
     inside = weights[strip * _SUM_WIDTH : (strip + 1) * _SUM_WIDTH]
     index = int(np.searchsorted(np.cumsum(inside, dtype=np.float64), target - before, side="right"))
@@ -197,7 +197,7 @@ def finite_rows(logits: Float32Array) -> npt.NDArray[np.bool_]:
 
 
 def _nucleus(scaled: Float32Array, ids: IdArray | None, top_p: float) -> IdArray:
-    """The fewest ids, most likely first, that reach the share ``top_p`` of the probability of ``ids`` (all, if None).
+    """The fewest ids, taken from the most likely on, that reach the share ``top_p`` of the probability of ``ids`` (all, if None).
 
     Over the whole vocabulary a few candidates mostly do. Where they do not, the vocabulary is counted into bins by logit, whole
     bins are taken in whatever order, and only the bin that reaches the share is sorted.

@@ -58,8 +58,7 @@ class Stepper:
         """
         with self._lock:
             now = self._clock()
-            for sequence in [sequence for sequence in self.scheduler.live() if sequence.cancelled]:
-                self._end(sequence, Phase.CANCELLED, now)
+            self._end_cancelled(now)
             self.scheduler.admit(now)
             parts = self.scheduler.plan(self.prefill_budget_tokens)
             chunks = [part.sequence.chunk(part.count) for part in parts]
@@ -80,6 +79,7 @@ class Stepper:
         with self._lock:
             now = self._clock()
             self._apply(parts, tokens, now)
+            self._end_cancelled(now)
             self.pace.observe(
                 step_s=now - started,
                 prefill_tokens=sum(part.count for part in parts if part.prefill),
@@ -124,14 +124,18 @@ class Stepper:
                 self.prompt_tokens += part.count
             token = next(drawn) if part.gives_token else None
             if sequence.cancelled:
-                self._end(sequence, Phase.CANCELLED, now)
-            elif not part.gives_token:
+                continue  # what was drawn for it is not wanted any more
+            if not part.gives_token:
                 self._updates.append(Update(sequence.id, sequence.phase, prefilled_tokens=sequence.prefilled))
             elif token is None:
                 error = EngineError("The model's output for this request is not finite: no token can be drawn from it.")
                 self._end(sequence, Phase.FAILED, now, error=error)
             else:
                 self._accept(sequence, token, now)
+
+    def _end_cancelled(self, now: float) -> None:
+        for sequence in [sequence for sequence in self.scheduler.live() if sequence.cancelled]:
+            self._end(sequence, Phase.CANCELLED, now)
 
     def _accept(self, sequence: LiveSequence, token: Token, now: float) -> None:
         sequence.tokens.append(token.id)

@@ -59,6 +59,7 @@ class EchoBackend:
         self._spread = np.random.Generator(np.random.Philox(key=1)).random((_SPREAD_ROWS, VOCAB_SIZE), dtype=np.float32)
         self._memory: list[Int32Array] = []  # per layer group [blocks, block_tokens, 2]: token id and position, -1 unwritten
         self._block_tokens = 0
+        self._positions = self._blocks_of = self._offsets = np.zeros(0, dtype=np.int32)
         self._loads = 0
         self._steps = 0
         self._tokens = 0
@@ -91,19 +92,22 @@ class EchoBackend:
         if len(plan.blocks) != self._script.layer_groups:
             raise ValueError(f"the plan has {len(plan.blocks)} layer groups, the model {self._script.layer_groups}")
         self._block_tokens = plan.block_tokens
+        self._positions = np.arange(self._script.context_tokens, dtype=np.int32)
+        self._blocks_of = self._positions // plan.block_tokens
+        self._offsets = self._positions % plan.block_tokens
         self._memory = [np.full((blocks, plan.block_tokens, 2), -1, dtype=np.int32) for blocks in plan.blocks]
 
     def forward(self, batch: Sequence[Chunk]) -> Float32Array:
         self._steps += 1
         self._delay(batch)
         self._fault()
-        for chunk in batch:
-            self._write(chunk)
-        rows = [
-            self._logits(self._read(chunk), chunk.start + len(chunk.token_ids) - back)
-            for chunk in batch
-            for back in range(chunk.logit_rows - 1, -1, -1)
-        ]
+        slots = [self._slots(chunk) for chunk in batch]
+        for chunk, places in zip(batch, slots, strict=True):
+            self._write(chunk, places)
+        rows: list[Float32Array] = []
+        for chunk, places in zip(batch, slots, strict=True):
+            known = self._read(places)
+            rows.extend(self._logits(known, len(known) - back) for back in range(chunk.logit_rows - 1, -1, -1))
         self._tokens += sum(len(chunk.token_ids) for chunk in batch)
         logits = np.stack(rows) if rows else np.zeros((0, VOCAB_SIZE), dtype=np.float32)
         if rows and self._steps == self._script.nan_at_step:
@@ -169,50 +173,51 @@ class EchoBackend:
         if step == script.fail_at_step or (script.fail_every and step % script.fail_every == 0):
             raise BackendFailure(f"the step failed (scripted, step {step})")
 
-    def _slots(self, chunk: Chunk, group: int, first: int, end: int) -> npt.NDArray[np.int64]:
-        """Flat slot numbers of positions first to end - 1."""
-        table = chunk.block_tables[group].astype(np.int64)
-        if end > len(table) * self._block_tokens:
-            raise ValueError(f"the block table covers {len(table) * self._block_tokens} tokens, position {end - 1} is beyond")
-        blocks = self._memory[group].shape[0]
-        if table.size and not (table.min() >= 0 and table.max() < blocks):
-            raise ValueError(f"a block table names a block outside 0..{blocks - 1}")
-        positions = np.arange(first, end)
-        slots: npt.NDArray[np.int64] = table[positions // self._block_tokens] * self._block_tokens
-        return slots + positions % self._block_tokens
-
-    def _write(self, chunk: Chunk) -> None:
+    def _slots(self, chunk: Chunk) -> list[Int32Array]:
+        """Flat slot numbers of all positions up to the chunk's end, for each layer group, once the chunk is found to be sound."""
         count = len(chunk.token_ids)
+        end = chunk.start + count
         if count < 1 or chunk.start < 0 or not 0 <= chunk.logit_rows <= count:
             raise ValueError("a chunk has at least one token, starts at 0 or later and asks for at most a row a token")
         if not (chunk.token_ids.min() >= 0 and chunk.token_ids.max() < VOCAB_SIZE):
             raise ValueError(f"a token id is outside the vocabulary of {VOCAB_SIZE}")
+        if not self._memory:
+            raise RuntimeError("forward was called before allocate")
         if len(chunk.block_tables) != len(self._memory):
             raise ValueError(f"{len(chunk.block_tables)} block tables for {len(self._memory)} layer groups")
-        if chunk.start + count > self._script.context_tokens:
-            raise ValueError(f"position {chunk.start + count - 1} is beyond the context of {self._script.context_tokens}")
-        for group, memory in enumerate(self._memory):
-            slots = self._slots(chunk, group, chunk.start, chunk.start + count)
-            flat = memory.reshape(-1, 2)
-            flat[slots, 0] = chunk.token_ids
-            flat[slots, 1] = np.arange(chunk.start, chunk.start + count)
+        if end > self._script.context_tokens:
+            raise ValueError(f"position {end - 1} is beyond the context of {self._script.context_tokens}")
+        slots = []
+        for table, memory in zip(chunk.block_tables, self._memory, strict=True):
+            blocks = memory.shape[0]
+            if end > len(table) * self._block_tokens:
+                covered = len(table) * self._block_tokens
+                raise ValueError(f"the block table covers {covered} tokens, position {end - 1} is beyond")
+            if not (table.min() >= 0 and table.max() < blocks):
+                raise ValueError(f"a block table names a block outside 0..{blocks - 1}")
+            slots.append(table[self._blocks_of[:end]] * np.int32(self._block_tokens) + self._offsets[:end])
+        return slots
 
-    def _read(self, chunk: Chunk) -> Int32Array:
-        """All token ids of the sequence up to the chunk's end, as the KV memory has them."""
+    def _write(self, chunk: Chunk, slots: Sequence[Int32Array]) -> None:
         end = chunk.start + len(chunk.token_ids)
-        wanted = np.arange(end)
+        for memory, places in zip(self._memory, slots, strict=True):
+            flat = memory.reshape(-1, 2)
+            flat[places[chunk.start :], 0] = chunk.token_ids
+            flat[places[chunk.start :], 1] = self._positions[chunk.start : end]
+
+    def _read(self, slots: Sequence[Int32Array]) -> Int32Array:
+        """All token ids of the sequence up to the chunk's end, as the KV memory has them."""
+        wanted = self._positions[: len(slots[0])]
         known: Int32Array | None = None
-        for group, memory in enumerate(self._memory):
-            found = memory.reshape(-1, 2)[self._slots(chunk, group, 0, end)]
-            wrong = np.flatnonzero(found[:, 1] != wanted)
-            if wrong.size:
-                where = int(wrong[0])
+        for group, (memory, places) in enumerate(zip(self._memory, slots, strict=True)):
+            found = memory.reshape(-1, 2)[places]
+            if not np.array_equal(found[:, 1], wanted):
+                where = int(np.flatnonzero(found[:, 1] != wanted)[0])
                 raise BackendFailure(f"the KV memory of position {where} holds position {int(found[where, 1])}")
             if known is not None and not np.array_equal(known, found[:, 0]):
                 raise BackendFailure(f"the KV memory of layer group {group} differs from that of group 0")
-            known = found[:, 0]
-        if known is None:
-            raise RuntimeError("forward was called before allocate")
+            known = np.ascontiguousarray(found[:, 0])
+        assert known is not None
         return known
 
     def _logits(self, known: Int32Array, end: int) -> Float32Array:

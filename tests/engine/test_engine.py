@@ -1,0 +1,455 @@
+"""The engine thread: load, work, faults, recovery, end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from stretto.backends.base import Chunk, Float32Array, KVPlan, ModelSpec, ProgressReport
+from stretto.backends.echo import EchoBackend, EchoScript
+from stretto.conversation.messages import SamplingParams
+from stretto.engine import Engine, EngineConfig, Phase
+from stretto.errors import ContextLengthExceeded, InvalidRequest, StartupError, Unavailable
+from support.engine_harness import PATIENCE_S, FakeClock, GatedBackend, Running, request
+
+NO_WAIT = EngineConfig(reload_delays_s=(0.0,))
+
+
+def thread_of(running: Running) -> threading.Thread:
+    thread = running.engine._thread
+    assert thread is not None
+    return thread
+
+
+def test_loads_reports_and_answers() -> None:
+    with Running() as running:
+        assert running.error is None
+        assert running.facts is not None
+        assert running.facts.max_context_tokens == 4096
+        assert running.reports[0] == ("loading", 0.0)
+        assert running.reports[-1] == ("loading", 1.0)
+        assert running.engine.progress().alive
+        heard = [running.submit(request(str(number), "text " * number)) for number in range(20)]
+        running.finish(heard)
+        assert [one.text for one in heard] == ["text " * number for number in range(20)]
+        stats = running.engine.stats()
+        assert (stats.finished, stats.cancelled, stats.failed) == (20, 0, 0)
+        assert stats.kv_blocks_used == stats.kv_bytes_used == stats.queued == stats.running == 0
+        assert stats.completion_tokens == sum(len(one.ids) for one in heard)
+        assert stats.prompt_tokens == sum(one.outcome.prompt_tokens for one in heard)
+        assert not running.engine.progress().busy
+        thread = thread_of(running)
+    assert not thread.is_alive()
+    assert running.engine.progress().state == "stopped"
+
+
+def test_one_post_a_step() -> None:
+    backend = GatedBackend()
+    with Running(backend) as running:
+        heard = [running.submit(request(name, "abc", max_tokens=10)) for name in "xyz"]
+        backend.let_on(1000)
+        running.finish(heard)
+        assert len(running.deliveries) == len(backend.batches)
+        assert len(running.deliveries[-1]) >= 1
+        for delivery in running.deliveries:
+            assert len({update.id for update in delivery}) == len(delivery)
+
+
+def test_all_backend_calls_are_on_the_one_thread() -> None:
+    seen: set[int] = set()
+
+    class Watched(EchoBackend):
+        def load(self, report: ProgressReport) -> ModelSpec:
+            seen.add(threading.get_ident())
+            return super().load(report)
+
+        def allocate(self, plan: KVPlan) -> None:
+            seen.add(threading.get_ident())
+            super().allocate(plan)
+
+        def forward(self, batch: Sequence[Chunk]) -> Float32Array:
+            seen.add(threading.get_ident())
+            return super().forward(batch)
+
+        def stats(self) -> dict[str, object]:
+            seen.add(threading.get_ident())
+            return super().stats()
+
+        def close(self) -> None:
+            seen.add(threading.get_ident())
+            super().close()
+
+    with Running(Watched()) as running:
+        running.finish([running.submit(request("a"))])
+        running.engine.stats()
+    assert len(seen) == 1
+    assert threading.get_ident() not in seen
+
+
+def test_stats_of_live_sequences() -> None:
+    backend = GatedBackend()
+    with Running(backend, EngineConfig(max_batch=1)) as running:
+        first = running.submit(request("first", "abc", max_tokens=9))
+        backend.wait_until_in_step()
+        second = running.submit(request("second", "abc"))
+        stats = running.engine.stats()
+        assert (stats.running, stats.queued, stats.max_batch) == (1, 1, 1)
+        assert [(s.id, s.phase, s.max_tokens) for s in stats.sequences] == [
+            ("first", "prefilling", 9),
+            ("second", "queued", 1000),
+        ]
+        assert stats.sequences[0].kv_blocks == stats.kv_blocks_used > 0
+        assert stats.kv_bytes_used == stats.kv_blocks_used * 16 * 8
+        assert stats.kv_bytes_total == stats.kv_blocks_total * 16 * 8
+        assert running.engine.progress().busy
+        backend.let_on(1000)
+        running.finish([first, second])
+        assert running.engine.stats().backend["backend"] == "echo"
+
+
+def test_cancel_during_a_step_ends_with_it() -> None:
+    backend = GatedBackend()
+    with Running(backend, EngineConfig(max_batch=2)) as running:
+        one, two, queued = (running.submit(request(name, name * 30)) for name in ("one", "two", "queued"))
+        backend.wait_until_in_step()
+        backend.let_on()
+        backend.wait_until_in_step()
+        running.engine.cancel("one")
+        running.engine.cancel("one")
+        running.engine.cancel("queued")
+        running.engine.cancel("never heard of")
+        backend.let_on()
+        running.finish([one, queued])
+        assert one.outcome.phase is Phase.CANCELLED
+        assert one.outcome.completion_tokens == 1
+        assert queued.outcome.phase is Phase.CANCELLED
+        backend.let_on(1000)
+        running.finish([two])
+        assert two.text == "two" * 30
+        running.engine.cancel("one")
+        assert running.engine.stats().kv_blocks_used == 0
+
+
+def test_the_id_of_an_ended_sequence_is_free_again() -> None:
+    with Running() as running:
+        for _ in range(2):
+            running.finish([running.submit(request("same"))])
+
+
+@pytest.mark.parametrize(
+    ("script", "config", "code", "named"),
+    [
+        (EchoScript(fail_at_load=1), EngineConfig(), "backend_unavailable", "load 1"),
+        (EchoScript(oom_on_allocate=True), EngineConfig(), "out_of_memory", "524288 bytes of KV memory could not"),
+        (EchoScript(memory_bytes=1000), EngineConfig(), "out_of_memory", "60% of the 1000 bytes"),
+        (EchoScript(), EngineConfig(max_context_tokens=999, kv_cache_bytes=999), "out_of_memory", "999 tokens needs 8064"),
+    ],
+)
+def test_a_start_that_fails(script: EchoScript, config: EngineConfig, code: str, named: str) -> None:
+    running = Running(EchoBackend(script), config)
+    assert isinstance(running.error, StartupError)
+    assert running.error.code == code
+    assert named in str(running.error)
+    thread_of(running).join(PATIENCE_S)
+    assert not thread_of(running).is_alive()
+    assert not running.engine.progress().alive
+    with pytest.raises(Unavailable):
+        running.engine.submit(request("a"))
+
+
+def test_a_bug_in_the_load_is_a_failed_start(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(EchoBackend):
+        def load(self, report: ProgressReport) -> ModelSpec:
+            raise KeyError("weights")
+
+    running = Running(Broken())
+    assert isinstance(running.error, StartupError)
+    assert "KeyError" in running.error.message
+    assert "Traceback" in caplog.text
+
+
+def test_stop_during_the_load() -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    class Slow(EchoBackend):
+        def load(self, report: ProgressReport) -> ModelSpec:
+            inside.set()
+            assert go_on.wait(PATIENCE_S)
+            return super().load(report)
+
+    running = Running(Slow(), load=False)
+    running.start()
+    assert inside.wait(PATIENCE_S)
+    with pytest.raises(Unavailable, match="loading"):
+        running.engine.submit(request("a"))
+    assert running.engine.progress().state == "loading"
+    assert not running.engine.stop(timeout_s=0)
+    go_on.set()
+    assert running.engine.stop(PATIENCE_S)
+    running.drain()
+    assert running.facts is None
+    assert running.error is None
+    assert running.reports == []
+
+
+def test_stop_before_start_and_twice() -> None:
+    engine = Engine(EchoBackend(), post=lambda function: None, deliver=lambda updates: None)
+    assert engine.stop()
+    assert engine.stop()
+    with pytest.raises(RuntimeError, match="starts once"):
+        engine.start(lambda facts: None, lambda error: None)
+
+
+def test_stop_ends_what_runs_and_what_waits() -> None:
+    backend = GatedBackend()
+    running = Running(backend, EngineConfig(max_batch=1))
+    heard = [running.submit(request(name, "long " * 50)) for name in ("runs", "waits")]
+    backend.wait_until_in_step()
+    assert not running.engine.stop(timeout_s=0)
+    with pytest.raises(Unavailable):
+        running.engine.submit(request("late"))
+    backend.let_on()
+    assert running.engine.stop(PATIENCE_S)
+    running.drain()
+    for one in heard:
+        assert one.outcome.phase is Phase.FAILED
+        assert one.outcome.error is not None
+        assert one.outcome.error.code == "engine_unavailable"
+
+
+def test_an_idle_engine_sleeps() -> None:
+    with Running() as running:
+        running.finish([running.submit(request("a"))])
+        running.engine.stats()
+        condition = running.engine._wake
+        # The thread gets to its wait, and there it stays: it waits without a timeout, for a notification.
+        while True:
+            with condition:
+                if condition._waiters:  # type: ignore[attr-defined]
+                    break
+        steps = running.engine.progress().steps
+        assert running.posts.empty()
+        with condition:
+            condition.notify_all()
+        running.finish([running.submit(request("b", "x"))])
+        assert running.engine.progress().steps == steps + 2
+
+
+def test_a_failing_step_leaves_the_engine_well() -> None:
+    with Running(EchoBackend(EchoScript(fail_at_step=2))) as running:
+        first = running.submit(request("first"))
+        running.finish([first])
+        assert first.outcome.error is not None
+        second = running.submit(request("second", "well again"))
+        running.finish([second])
+        assert second.text == "well again"
+        assert running.engine.stats().failed_steps == 1
+        assert running.engine.progress().alive
+
+
+def test_a_lost_backend_is_loaded_again() -> None:
+    script = EchoScript(lost_at_step=2, fail_at_load=2)
+    with Running(EchoBackend(script), NO_WAIT) as running:
+        first, second = running.submit(request("first")), running.submit(request("second"))
+        running.finish([first, second])
+        for heard in (first, second):
+            error = heard.outcome.error
+            assert isinstance(error, Unavailable)
+            assert error.code == "engine_unavailable"
+            assert error.retry_after_s
+        third = None
+        while third is None:
+            try:
+                third = running.submit(request("third", "here again"))
+            except Unavailable:
+                continue
+        running.finish([third])
+        assert third.text == "here again"
+        stats = running.engine.stats()
+        assert (stats.reloads, stats.state) == (1, "ready")
+        assert stats.backend["loads"] == 3
+
+
+def test_while_lost_it_refuses_and_is_not_alive() -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    class SlowReload(EchoBackend):
+        loads = 0
+
+        def load(self, report: ProgressReport) -> ModelSpec:
+            self.loads += 1
+            if self.loads == 2:
+                inside.set()
+                assert go_on.wait(PATIENCE_S)
+            return super().load(report)
+
+    with Running(SlowReload(EchoScript(lost_at_step=1)), NO_WAIT) as running:
+        first = running.submit(request("first"))
+        assert inside.wait(PATIENCE_S)
+        running.finish([first])
+        progress = running.engine.progress()
+        assert (progress.alive, progress.state, progress.busy) == (False, "lost", False)
+        with pytest.raises(Unavailable, match="lost its device") as caught:
+            running.engine.submit(request("second"))
+        assert caught.value.retry_after_s
+        go_on.set()
+
+
+def test_stop_while_a_reload_waits() -> None:
+    config = EngineConfig(reload_delays_s=(3600.0,))
+    with Running(EchoBackend(EchoScript(lost_at_step=1)), config) as running:
+        running.finish([running.submit(request("first"))])
+        assert running.engine.progress().state == "lost"
+
+
+def test_a_different_model_is_not_served_after_a_reload(caplog: pytest.LogCaptureFixture) -> None:
+    inside, tried = threading.Event(), threading.Semaphore(0)
+
+    class Changed(EchoBackend):
+        def load(self, report: ProgressReport) -> ModelSpec:
+            if inside.is_set():
+                tried.release()
+                self._script = EchoScript(context_tokens=64)
+            inside.set()
+            return super().load(report)
+
+    with Running(Changed(EchoScript(lost_at_step=1)), NO_WAIT) as running:
+        running.finish([running.submit(request("first"))])
+        for _ in range(3):
+            assert tried.acquire(timeout=PATIENCE_S)
+        assert running.engine.progress().state == "lost"
+    assert "not the one that was served" in caplog.text
+
+
+def test_a_bug_fails_all_and_the_engine_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    with Running(EchoBackend(EchoScript(crash_at_step=2)), EngineConfig(max_batch=1)) as running:
+        heard = [running.submit(request(name)) for name in ("runs", "waits")]
+        running.finish(heard)
+        for one in heard:
+            assert one.outcome.error is not None
+            assert one.outcome.error.code == "engine_error"
+            assert "crash" not in one.outcome.error.message
+        after = running.submit(request("after"))
+        running.finish([after])
+        assert after.text == "hello"
+        assert running.engine.stats().kv_blocks_used == 0
+    assert "RuntimeError: crash (scripted, step 2)" in caplog.text
+
+
+def test_bugs_without_end_reload_the_backend() -> None:
+    class Buggy(EchoBackend):
+        loads = 0
+
+        def load(self, report: ProgressReport) -> ModelSpec:
+            self.loads += 1
+            return super().load(report)
+
+        def forward(self, batch: Sequence[Chunk]) -> Float32Array:
+            if self.loads == 1:
+                raise RuntimeError("again")
+            return super().forward(batch)
+
+    backend = Buggy()
+    with Running(backend, NO_WAIT) as running:
+        for number in range(3):
+            running.finish([running.submit(request(str(number)))])
+        answer = None
+        while answer is None:
+            try:
+                answer = running.submit(request("after"))
+            except Unavailable:
+                continue
+        running.finish([answer])
+        assert answer.text == "hello"
+        assert backend.loads == 2
+
+
+def test_wrong_logits_are_a_bug_not_a_token() -> None:
+    class Narrow(EchoBackend):
+        def forward(self, batch: Sequence[Chunk]) -> Float32Array:
+            return super().forward(batch)[:, :7]
+
+    with Running(Narrow()) as running:
+        heard = running.submit(request("a"))
+        running.finish([heard])
+        assert heard.outcome.phase is Phase.FAILED
+        assert heard.ids == []
+
+
+def test_progress_shows_a_stall() -> None:
+    clock = FakeClock()
+    backend = EchoBackend(EchoScript(stall_at_step=3), wait=clock.wait)
+    with Running(backend, clock=clock) as running:
+        assert running.engine.progress().last_step_age_s == 0
+        clock.wait(500)
+        heard = running.submit(request("a", "hello"))
+        assert backend.stalled.wait(PATIENCE_S)
+        clock.wait(40)
+        progress = running.engine.progress()
+        assert progress.busy
+        assert progress.last_step_age_s == 40
+        assert progress.steps == 2
+        assert running.engine.stats().last_step_age_s == 40
+        running.engine.cancel("a")
+        assert not running.engine.stop(timeout_s=0)
+        backend.release()
+        running.finish([heard])
+        assert heard.outcome.phase is Phase.CANCELLED
+
+
+def test_a_stall_in_the_first_step_after_idling_counts_from_the_work() -> None:
+    clock = FakeClock()
+    backend = EchoBackend(EchoScript(stall_at_step=1), wait=clock.wait)
+    with Running(backend, clock=clock) as running:
+        clock.wait(500)
+        running.submit(request("a"))
+        assert backend.stalled.wait(PATIENCE_S)
+        clock.wait(7)
+        assert running.engine.progress().last_step_age_s == 7
+        backend.release()
+
+
+def test_an_event_loop_that_has_ended_is_no_reason_to_hang() -> None:
+    running = Running()
+    running.posts = None  # type: ignore[assignment]
+
+    def gone(function: object) -> None:
+        raise RuntimeError("the loop has ended")
+
+    running.engine._post_function = gone
+    running.engine.submit(request("a"))
+    thread_of(running).join(PATIENCE_S)
+    assert not thread_of(running).is_alive()
+    assert running.engine.stop(PATIENCE_S)
+
+
+def test_what_can_never_run_is_refused_at_once() -> None:
+    config = EngineConfig(kv_cache_bytes=8 * 1024)
+    with Running(EchoBackend(), config) as running:
+        submit = running.engine.submit
+        with pytest.raises(InvalidRequest, match=r"2000.* bytes") as caught:
+            submit(request("a", prompt_ids=[1] * 1000, max_tokens=1000))
+        assert caught.value.code == "kv_budget_exceeded"
+        with pytest.raises(ContextLengthExceeded, match="make 5000"):
+            submit(request("a", prompt_ids=[1] * 1000, max_tokens=4000))
+        with pytest.raises(InvalidRequest, match="outside the vocabulary of 260"):
+            submit(request("a", prompt_ids=[260]))
+        with pytest.raises(InvalidRequest, match="logit_bias names token 300") as caught:
+            submit(request("a", max_tokens=5, sampling=SamplingParams(logit_bias={300: 1.0})))
+        assert caught.value.param == "logit_bias"
+        with pytest.raises(ValueError, match="at least one prompt token"):
+            submit(request("a", prompt_ids=[]))
+        with pytest.raises(ValueError, match="at least one token to generate"):
+            submit(request("a", max_tokens=0))
+        assert not running.engine.progress().busy
+
+
+def test_a_live_id_is_refused() -> None:
+    backend = GatedBackend()
+    with Running(backend) as running:
+        running.submit(request("same"))
+        with pytest.raises(ValueError, match="live already"):
+            running.engine.submit(request("same"))
+        backend.let_on(1000)

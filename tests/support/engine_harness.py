@@ -1,0 +1,218 @@
+"""Engines for tests: a stepper without a thread, an engine thread whose posts the test runs, a backend that waits to be let on."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stretto.backends.base import Backend, Chunk, Float32Array
+from stretto.backends.echo import EchoBackend, EchoScript
+from stretto.conversation.messages import SamplingParams
+from stretto.engine import Engine, EngineConfig, EngineFacts, Outcome, SequenceRequest, Token, Update
+from stretto.engine.budget import plan_kv
+from stretto.engine.live import LiveSequence
+from stretto.engine.sampler import SamplerState
+from stretto.engine.stepper import Stepper
+from stretto.errors import StrettoError
+from support.engine_echo import TOKENIZER, chat_ids, text_of
+
+PATIENCE_S = 30.0
+"""How long a test waits for another thread before it fails."""
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+def request(
+    name: str,
+    text: str = "hello",
+    *,
+    max_tokens: int = 1000,
+    sampling: SamplingParams = GREEDY,
+    logprobs: int | None = None,
+    prompt_ids: Sequence[int] | None = None,
+) -> SequenceRequest:
+    """A chat that the echo model answers with ``text``."""
+    ids = chat_ids(text) if prompt_ids is None else prompt_ids
+    return SequenceRequest(name, ids, sampling, max_tokens, TOKENIZER.end_ids, logprobs)
+
+
+class FakeClock:
+    """Monotonic seconds that pass only when somebody waits."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+
+
+@dataclass
+class Heard:
+    """All that was told of one sequence."""
+
+    updates: list[Update] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> list[Token]:
+        return [token for update in self.updates for token in update.tokens]
+
+    @property
+    def ids(self) -> list[int]:
+        return [token.id for token in self.tokens]
+
+    @property
+    def text(self) -> str:
+        return text_of(self.ids)
+
+    @property
+    def outcome(self) -> Outcome:
+        assert self.updates, "nothing was told of the sequence"
+        outcome = self.updates[-1].outcome
+        assert outcome is not None, "the sequence has not ended"
+        assert all(update.outcome is None for update in self.updates[:-1]), "a sequence ended twice"
+        return outcome
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.updates) and self.updates[-1].outcome is not None
+
+
+class Bench:
+    """A stepper over an echo backend, stepped by the test."""
+
+    def __init__(self, script: EchoScript | None = None, config: EngineConfig | None = None) -> None:
+        self.clock = FakeClock()
+        self.config = config or EngineConfig()
+        self.backend = EchoBackend(script, wait=self.clock.wait)
+        spec = self.backend.load(lambda phase, fraction: None)
+        self.facts = plan_kv(spec, self.backend.memory(), self.config)
+        self.backend.allocate(self.facts.kv)
+        self.stepper = Stepper(self.backend, self.facts, self.config, clock=self.clock, lock=threading.RLock())
+        self.heard: dict[str, Heard] = {}
+
+    def submit(self, asked: SequenceRequest) -> LiveSequence:
+        prompt = np.asarray(asked.prompt_ids, dtype=np.int32)
+        sampler = SamplerState(asked.sampling, prompt, self.facts.spec.vocab_size)
+        sequence = LiveSequence(asked, prompt, sampler, self.clock())
+        self.stepper.scheduler.enqueue(sequence)
+        self.heard[asked.id] = Heard()
+        return sequence
+
+    def step(self) -> list[Update]:
+        try:
+            self.stepper.step()
+        finally:
+            updates = self.stepper.take_updates()
+            for update in updates:
+                self.heard[update.id].updates.append(update)
+        return updates
+
+    def run(self, most_steps: int = 10_000) -> None:
+        """Step until nothing is live."""
+        for _ in range(most_steps):
+            if not self.stepper.scheduler.busy:
+                return
+            self.step()
+        raise AssertionError(f"still busy after {most_steps} steps")
+
+    @property
+    def blocks_used(self) -> int:
+        return sum(self.stepper.scheduler.blocks_used)
+
+
+class GatedBackend(EchoBackend):
+    """Every step waits until the test lets it on, and tells that it waits."""
+
+    def __init__(self, script: EchoScript | None = None) -> None:
+        super().__init__(script)
+        self.waiting = threading.Semaphore(0)
+        self.gate = threading.Semaphore(0)
+        self.batches: list[list[int]] = []
+
+    def forward(self, batch: Sequence[Chunk]) -> Float32Array:
+        self.batches.append([len(chunk.token_ids) for chunk in batch])
+        self.waiting.release()
+        assert self.gate.acquire(timeout=PATIENCE_S)
+        return super().forward(batch)
+
+    def wait_until_in_step(self) -> None:
+        """Return once the engine thread is inside a step that waits to be let on."""
+        assert self.waiting.acquire(timeout=PATIENCE_S)
+
+    def let_on(self, steps: int = 1) -> None:
+        """Let so many steps go on."""
+        self.gate.release(steps)
+
+
+class Running:
+    """An engine thread; the test is its event loop."""
+
+    def __init__(
+        self,
+        backend: Backend | None = None,
+        config: EngineConfig | None = None,
+        *,
+        clock: Callable[[], float] | None = None,
+        load: bool = True,
+    ) -> None:
+        self.posts: queue.Queue[Callable[[], None]] = queue.Queue()
+        self.heard: dict[str, Heard] = {}
+        self.deliveries: list[list[Update]] = []
+        self.facts: EngineFacts | None = None
+        self.error: StrettoError | None = None
+        self.reports: list[tuple[str, float]] = []
+        extra = {} if clock is None else {"clock": clock}
+        self.engine = Engine(backend or EchoBackend(), config, post=self.posts.put, deliver=self._deliver, **extra)
+        if load:
+            self.start()
+            self.pump(lambda: self.facts is not None or self.error is not None)
+
+    def start(self) -> None:
+        self.engine.start(self._loaded, self._failed, lambda phase, fraction: self.reports.append((phase, fraction)))
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self.engine.stop(PATIENCE_S)
+        self.drain()
+        assert all(heard.ended for heard in self.heard.values())
+
+    def submit(self, asked: SequenceRequest) -> Heard:
+        self.engine.submit(asked)
+        self.heard[asked.id] = heard = Heard()
+        return heard
+
+    def pump(self, until: Callable[[], bool]) -> None:
+        """Run what the engine posts until the condition holds."""
+        while not until():
+            self.posts.get(timeout=PATIENCE_S)()
+
+    def finish(self, heard: Iterable[Heard]) -> None:
+        """Run until these have ended."""
+        waited_for = list(heard)
+        self.pump(lambda: all(one.ended for one in waited_for))
+
+    def drain(self) -> None:
+        """Run what was posted so far."""
+        while not self.posts.empty():
+            self.posts.get()()
+
+    def _deliver(self, updates: Sequence[Update]) -> None:
+        self.deliveries.append(list(updates))
+        for update in updates:
+            self.heard[update.id].updates.append(update)
+
+    def _loaded(self, facts: EngineFacts) -> None:
+        self.facts = facts
+
+    def _failed(self, error: StrettoError) -> None:
+        self.error = error
