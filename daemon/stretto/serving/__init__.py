@@ -1,1 +1,38 @@
 """HTTP serving under guard; knows nothing of models."""
+
+from stretto.serving.activation import adopt_listen_fds
+from stretto.serving.client_watch import ClientDisconnected, read_body, run_until_disconnect
+from stretto.serving.drain import Drain, drain_error, drain_of
+from stretto.serving.event_stream import EventStream
+from stretto.serving.host_guard import CrossOrigin, HostGuard
+from stretto.serving.limits import Counters, Limits
+from stretto.serving.lock_file import LockFile, LockHeld
+from stretto.serving.peer import Peer
+from stretto.serving.sd_notify import Notifier
+from stretto.serving.server import address_of, serve
+from stretto.serving.tcp_binding import bind_tcp
+from stretto.serving.unix_binding import UnixBinding, bind_unix
+
+__all__ = [
+    "ClientDisconnected",
+    "Counters",
+    "CrossOrigin",
+    "Drain",
+    "EventStream",
+    "HostGuard",
+    "Limits",
+    "LockFile",
+    "LockHeld",
+    "Notifier",
+    "Peer",
+    "UnixBinding",
+    "address_of",
+    "adopt_listen_fds",
+    "bind_tcp",
+    "bind_unix",
+    "drain_error",
+    "drain_of",
+    "read_body",
+    "run_until_disconnect",
+    "serve",
+]

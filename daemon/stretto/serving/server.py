@@ -1,0 +1,177 @@
+"""The serve loop: accept, cap, drain. One call serves one application on any number of listening sockets."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import trio
+from starlette.types import ASGIApp
+
+from stretto.serving.connection import GuardedConnection, make_config, make_context
+from stretto.serving.drain import Drain
+from stretto.serving.limits import Counters, Limits
+from stretto.serving.peer import peer_of
+from stretto.serving.replies import Refusal, raw_reply
+
+logger = logging.getLogger(__name__)
+
+_OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+_RESOURCE_PAUSE_S = 0.1
+_TURNING_AWAY_AT_ONCE = 64
+_TURN_AWAY_S = 1.0
+
+
+async def serve(
+    app: ASGIApp,
+    sockets: Sequence[socket.socket],
+    limits: Limits,
+    *,
+    stopping: trio.Event,
+    grace_s: Callable[[], float] | None = None,
+    counters: Counters | None = None,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until ``stopping`` is set and the requests in flight have ended. Cancel it to stop at once.
+
+    At ``stopping`` the listeners close, idle connections too. Requests in flight go on for the grace; then ``Drain.ending`` is
+    set, and ``limits.end_margin_s`` later whatever is left is cut. Each request's scope has in its ``state``: ``peer`` (a
+    ``Peer`` on a Unix socket, else None) and ``drain`` (see ``drain_of``). There is no lifespan protocol.
+
+    Args:
+        app: an ASGI application for ``http`` scopes.
+        sockets: bound and listening; closed by this call.
+        limits: bounds on every connection.
+        stopping: asks for the drain.
+        grace_s: asked for the grace once at ``stopping``; without it ``limits.drain_grace_s`` holds.
+        counters: counted into, for whoever reports them.
+        task_status: told the addresses (``http://127.0.0.1:8080``, ``unix:/path``) once connections are being accepted.
+    """
+    listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(sock)) for sock in sockets]
+    drain = Drain(stopping)
+    door = _Door(app, limits, drain, counters or Counters())
+    try:
+        async with trio.open_nursery() as timers:
+            async with trio.open_nursery() as connections:
+                async with trio.open_nursery() as accepting:
+                    for listener in listeners:
+                        accepting.start_soon(door.accept, listener, connections)
+                    task_status.started([address_of(sock) for sock in sockets])
+                    await stopping.wait()
+                    accepting.cancel_scope.cancel()
+                for listener in listeners:
+                    listener.socket.close()
+                grace = limits.drain_grace_s if grace_s is None else grace_s()
+                timers.start_soon(_end_after, drain, grace)
+                connections.cancel_scope.deadline = trio.current_time() + grace + limits.end_margin_s
+                await door.close_idle()
+            timers.cancel_scope.cancel()
+    finally:
+        for listener in listeners:
+            listener.socket.close()
+
+
+async def _end_after(drain: Drain, grace_s: float) -> None:
+    await trio.sleep(grace_s)
+    drain.ending.set()
+
+
+class _Door:
+    """Lets connections in, as many as the limit allows."""
+
+    def __init__(self, app: ASGIApp, limits: Limits, drain: Drain, counters: Counters) -> None:
+        self._app = app
+        self._limits = limits
+        self._drain = drain
+        self._counters = counters
+        self._config = make_config(limits)
+        self._context = make_context()
+        self._inside: set[GuardedConnection] = set()
+        self._turning_away = 0
+        self._full_house = raw_reply(
+            Refusal(
+                503,
+                "too_many_connections",
+                f"{limits.max_connections} connections are open, the limit. Try again shortly.",
+                retry_after_s=1,
+            )
+        )
+
+    async def accept(self, listener: trio.SocketListener, connections: trio.Nursery) -> None:
+        """Accept for ever."""
+        starved = False
+        while True:
+            try:
+                stream = await listener.accept()
+            except OSError as error:
+                if error.errno not in _OUT_OF_RESOURCES:
+                    raise
+                if not starved:  # once an episode, not ten times a second
+                    logger.error("Cannot accept connections: %s; waiting for others to close", error.strerror)
+                starved = True
+                await trio.sleep(_RESOURCE_PAUSE_S)
+                continue
+            starved = False
+            if len(self._inside) >= self._limits.max_connections:
+                self._counters.turned_away_total += 1
+                if self._turning_away < _TURNING_AWAY_AT_ONCE:
+                    connections.start_soon(self._turn_away, stream)
+                else:
+                    stream.socket.close()
+                continue
+            try:
+                connection = self._open(stream)
+            except OSError as error:
+                logger.warning("A connection without a known peer was closed: %s", error)
+                stream.socket.close()
+                continue
+            connections.start_soon(self._run, connection)
+
+    def _open(self, stream: trio.SocketStream) -> GuardedConnection:
+        state: dict[str, Any] = {"peer": peer_of(stream.socket), "drain": self._drain}
+        connection = GuardedConnection(
+            self._app, self._config, self._context, state, stream, self._limits, self._counters
+        )
+        self._inside.add(connection)
+        self._counters.accepted_total += 1
+        self._counters.open += 1
+        return connection
+
+    async def _run(self, connection: GuardedConnection) -> None:
+        try:
+            await connection.run()
+        finally:
+            self._inside.discard(connection)
+            self._counters.open -= 1
+
+    async def _turn_away(self, stream: trio.SocketStream) -> None:
+        self._turning_away += 1
+        try:
+            with trio.move_on_after(_TURN_AWAY_S):
+                await stream.send_all(self._full_house)
+                await stream.send_eof()
+                while await stream.receive_some(4096):
+                    pass
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        finally:
+            self._turning_away -= 1
+            stream.socket.close()
+
+    async def close_idle(self) -> None:
+        """From now on no connection is used for another request; those between two are closed."""
+        await self._context.terminated.set()
+        for connection in self._inside:
+            connection.wake()
+
+
+def address_of(sock: socket.socket) -> str:
+    """A listening socket's address, as a person writes it."""
+    name = sock.getsockname()
+    if sock.family == socket.AF_UNIX:
+        return f"unix:{name}"
+    host = f"[{name[0]}]" if sock.family == socket.AF_INET6 else name[0]
+    return f"http://{host}:{name[1]}"
