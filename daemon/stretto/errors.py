@@ -121,3 +121,13 @@ class SettingsError(StrettoError):
 
     code = "invalid_setting"
     status = 400
+
+
+class RequestCancelled(StrettoError):
+    """The request was ended from outside (``DELETE /admin/requests/{id}``, or the daemon stopped).
+
+    499 is deliberate: clients retry 409, 429 and 5xx by themselves, and a cancelled request must not come back.
+    """
+
+    code = "request_cancelled"
+    status = 499

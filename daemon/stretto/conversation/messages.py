@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -128,3 +128,12 @@ class Request:
     include_usage: bool = False
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     user: str | None = None
+
+    def sampling_of(self, index: int) -> SamplingParams:
+        """Sampling of the ``index``-th of ``n`` answers: with a seed, each draws from its own reproducible stream."""
+        if self.sampling.seed is None or index == 0:
+            return self.sampling
+        return replace(self.sampling, seed=(self.sampling.seed + index * _SEED_STRIDE) % 2**63)
+
+
+_SEED_STRIDE = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: neighbouring seeds do not collide with neighbouring answers

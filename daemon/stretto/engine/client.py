@@ -25,25 +25,31 @@ STOP_TIMEOUT_S = 10.0
 
 
 class Generation(AsyncIterator[Update]):
-    """The updates of one sequence, ending after the one with the outcome.
+    """The updates of one sequence, or of several that belong together, ending after the last outcome.
 
-    What arrives while the reader is busy elsewhere is merged into one update, so it is bounded by ``max_tokens``. A failure is not
-    raised: it is the outcome's ``error``. Whoever stops reading before the end cancels; ``with`` does that at the block's end.
+    What arrives while the reader is busy elsewhere is merged into one update a sequence, so it is bounded by ``max_tokens``. A
+    failure is not raised: it is the outcome's ``error``. Whoever stops reading before the end cancels; ``with`` does that at the
+    block's end.
     """
 
-    def __init__(self, request: SequenceRequest, cancel: Callable[[str], None]) -> None:
-        self.id = request.id
-        self.outcome: Outcome | None = None
-        """How it ended; None as long as it has not, whatever was read so far."""
-        self._prompt_tokens = len(request.prompt_ids)
+    def __init__(self, requests: Sequence[SequenceRequest], cancel: Callable[[str], None]) -> None:
+        self.outcomes: dict[str, Outcome] = {}
+        """How sequences ended, by id, whatever was read so far."""
+        self._prompt_tokens = {request.id: len(request.prompt_ids) for request in requests}
         self._cancel = cancel
-        self._pending: list[Update] = []
+        self._pending: dict[str, list[Update]] = {}
         self._arrived = trio.Event()
 
-    def cancel(self) -> None:
-        """End the sequence within one engine step; the outcome still comes. Idempotent."""
-        if self.outcome is None:
-            self._cancel(self.id)
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the first sequence ended; None as long as it has not."""
+        return self.outcomes.get(next(iter(self._prompt_tokens)))
+
+    def cancel(self, sequence_id: str | None = None) -> None:
+        """End one sequence, or all of them, within one engine step; the outcomes still come. Idempotent."""
+        for name in self._prompt_tokens if sequence_id is None else (sequence_id,):
+            if name not in self.outcomes:
+                self._cancel(name)
 
     def __enter__(self) -> Self:
         return self
@@ -57,32 +63,32 @@ class Generation(AsyncIterator[Update]):
         return self
 
     async def __anext__(self) -> Update:
-        """The next update: what came since the last one, as one.
+        """The next update: what came for one sequence since its last one, as one.
 
         Only one task may read.
         """
         # Always give way once: whatever the engine has posted by then comes with this update.
         await trio.lowlevel.checkpoint()
         if not self._pending:
-            if self.outcome is not None:
+            if len(self.outcomes) == len(self._prompt_tokens):
                 raise StopAsyncIteration
             self._arrived = trio.Event()
             await self._arrived.wait()
-        updates, self._pending = self._pending, []
-        return merge(updates)
+        return merge(self._pending.pop(next(iter(self._pending))))
 
     def push(self, update: Update) -> None:
         """Take an update from the engine; on the event loop."""
-        self._pending.append(update)
+        self._pending.setdefault(update.id, []).append(update)
         if update.outcome is not None:
-            self.outcome = update.outcome
+            self.outcomes[update.id] = update.outcome
         self._arrived.set()
 
     def abandon(self, error: StrettoError) -> None:
-        """End it here because the engine cannot any more; on the event loop."""
-        if self.outcome is None:
-            outcome = Outcome(Phase.FAILED, None, self._prompt_tokens, 0, 0, Timing(0.0, 0.0, 0.0), error)
-            self.push(Update(self.id, Phase.FAILED, outcome=outcome))
+        """End here what has not ended, because the engine cannot any more; on the event loop."""
+        for name, prompt_tokens in self._prompt_tokens.items():
+            if name not in self.outcomes:
+                outcome = Outcome(Phase.FAILED, None, prompt_tokens, 0, 0, Timing(0.0, 0.0, 0.0), error)
+                self.push(Update(name, Phase.FAILED, outcome=outcome))
 
 
 class EngineClient:
@@ -124,7 +130,9 @@ class EngineClient:
         if self._engine is not None:
             raise RuntimeError("an engine is loaded once")
         post = trio.lowlevel.current_trio_token().run_sync_soon
-        self._engine = Engine(self._backend, self._config, post=post, deliver=self._deliver, clock=self._clock)
+        self._engine = Engine(
+            self._backend, self._config, post=post, deliver=self._deliver, clock=self._clock
+        )
         waiter = _LoadWaiter(report)
         try:
             self._engine.start(waiter.loaded, waiter.failed, waiter.report)
@@ -137,18 +145,31 @@ class EngineClient:
         assert waiter.facts is not None
         return waiter.facts
 
-    def submit(self, request: SequenceRequest) -> Generation:
-        """Queue a sequence.
+    def submit(self, *requests: SequenceRequest) -> Generation:
+        """Queue sequences, all of them or none; one Generation reads them all.
 
         Raises:
             InvalidRequest, Unavailable, ValueError: see ``Engine.submit``.
         """
         if self._engine is None:
             raise Unavailable("The engine is not loaded.")
-        self._engine.submit(request)
-        generation = Generation(request, self._engine.cancel)
-        self._live[request.id] = generation
+        generation = Generation(requests, self._engine.cancel)
+        queued: list[str] = []
+        try:
+            for request in requests:
+                self._engine.submit(request)
+                queued.append(request.id)
+        except BaseException:
+            for name in queued:
+                self._engine.cancel(name)
+            raise
+        self._live.update(dict.fromkeys(queued, generation))
         return generation
+
+    def cancel(self, sequence_id: str) -> None:
+        """End a sequence within one step, whoever reads it; its outcome still comes. An id that is not live is ignored."""
+        if self._engine is not None:
+            self._engine.cancel(sequence_id)
 
     def stats(self) -> EngineStats:
         """What there is to know; never waits for a step."""
@@ -156,7 +177,9 @@ class EngineClient:
 
     def progress(self) -> EngineProgress:
         """For readiness and the watchdog."""
-        return EngineProgress(False, 0.0, 0, False, "new") if self._engine is None else self._engine.progress()
+        return (
+            EngineProgress(False, 0.0, 0, False, "new") if self._engine is None else self._engine.progress()
+        )
 
     async def aclose(self, timeout_s: float = math.inf) -> bool:
         """Stop the engine and wait for its thread, even when cancelled. Idempotent.
@@ -172,7 +195,7 @@ class EngineClient:
         if not ended:
             _log.error("the engine thread is stuck and was left behind")
         # What the thread posted before it ended has arrived, since the news of its end came the same way; this is for the rest.
-        for generation in list(self._live.values()):
+        for generation in dict.fromkeys(self._live.values()):
             generation.abandon(Unavailable("The engine has stopped."))
         self._live.clear()
         return ended

@@ -1,1 +1,9 @@
 """The walk of a request, stage by stage."""
+
+from stretto.pipeline.admission import Admission
+from stretto.pipeline.answer import Answer
+from stretto.pipeline.health import Health
+from stretto.pipeline.pipeline import Pipeline, RequestLog
+from stretto.pipeline.served import ServedModel
+
+__all__ = ["Admission", "Answer", "Health", "Pipeline", "RequestLog", "ServedModel"]

@@ -1,0 +1,40 @@
+# The two commands of the README are `make run` and `make test`; `make install` is the part they share.
+PYTHON ?= python3
+VENV ?= .venv
+# Every extra that this platform supports.
+EXTRAS ?= torch,dev
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+ARGS ?=
+
+.PHONY: run install model test lint types docs clean help
+
+help:  ## Show the targets.
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+
+run: install model  ## Install, get the default model, start the daemon (ARGS="--port 9000" passes flags on).
+	@exec $(BIN)/stretto serve $(ARGS)
+
+install: $(STAMP)  ## Make the virtual environment and install everything, pinned by constraints.txt.
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(f"Stretto needs Python 3.11 or newer; this is {v[0]}.{v[1]}. Run: make PYTHON=python3.11 ...") if v < (3, 11) else None'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	@touch $(STAMP)
+
+model: install  ## Get the default model (once; 98 MB; its checksum is verified).
+	@$(BIN)/stretto pull smollm2
+
+test: install model  ## Run the whole suite.
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: install  ## Check style.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: install  ## Check types.
+	$(BIN)/mypy
+
+clean:  ## Remove the virtual environment and caches.
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,127 @@
+"""From settings to a model that can be loaded: which backend, which files, which tokenizer and template."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stretto.backends.base import Backend
+from stretto.conversation import ChatTemplate, Tokenizer
+from stretto.errors import SettingsError, StartupError
+
+if TYPE_CHECKING:
+    from stretto.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenModel:
+    """Everything that depends on which model it is; the weights are not read yet.
+
+    Attributes:
+        name, aliases: what clients may call it.
+        created: Unix seconds at which it was installed.
+        backend_name: ``torch`` or ``echo``.
+        template: None for a model that has none and was given none; it cannot chat.
+        close: gives back what was opened (the mapped files).
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    created: int
+    backend: Backend
+    backend_name: str
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    close: Callable[[], None]
+
+
+def choose_model(settings: Settings) -> ChosenModel:
+    """Find the model and open it; reads headers, the tokenizer and the template, no weights. Blocks: run it in a worker thread.
+
+    Raises:
+        StartupError: no such model, a broken or unsupported file, or a backend that this machine lacks.
+        SettingsError: a setting that only the model can prove wrong.
+    """
+    if settings.backend == "echo":
+        return _echo(settings)
+    return _torch(settings)
+
+
+def _echo(settings: Settings) -> ChosenModel:
+    from stretto.backends.echo import ECHO_CHAT_TEMPLATE, EchoBackend, EchoScript, EchoTokenizer
+
+    tokenizer = EchoTokenizer()
+    source = _template_text(settings, ECHO_CHAT_TEMPLATE)
+    return ChosenModel(
+        name=settings.served_name or "echo",
+        aliases=("echo",),
+        created=0,
+        backend=EchoBackend(EchoScript.parse(settings.echo)),
+        backend_name="echo",
+        tokenizer=tokenizer,
+        template=_template(source, tokenizer),
+        close=lambda: None,
+    )
+
+
+def _torch(settings: Settings) -> ChosenModel:
+    from stretto.backends.torch import TorchBackend, probe
+    from stretto.weights import load_tokenizer, open_model
+    from stretto.weights.library import ModelLibrary
+
+    info = probe()
+    if not info.available:
+        raise StartupError(
+            f"The torch backend cannot be used here: {info.reason}",
+            code="backend_unavailable",
+            remedy="Install it with: pip install 'stretto[torch]'.",
+        )
+    installed = ModelLibrary(settings.models_dir).find(settings.model)
+    if installed is None:
+        raise StartupError(
+            f"The model '{settings.model}' is not installed in {settings.models_dir}.",
+            code="model_not_found",
+            remedy=f"Get it with: stretto pull {settings.model}",
+        )
+    source = open_model(installed.path)
+    try:
+        tokenizer = load_tokenizer(source)
+        template = _template(_template_text(settings, source.chat_template), tokenizer)
+        backend = TorchBackend(source, device=settings.device, dtype=settings.dtype, threads=settings.threads)
+    except BaseException:
+        source.close()
+        raise
+    name = settings.served_name or installed.name
+    others = (installed.name, settings.model, source.name, installed.path.stem)
+    return ChosenModel(
+        name=name,
+        aliases=tuple(dict.fromkeys(other for other in others if other != name and "/" not in other)),
+        created=int(installed.pulled_at.timestamp())
+        if installed.pulled_at
+        else int(installed.path.stat().st_mtime),
+        backend=backend,
+        backend_name="torch",
+        tokenizer=tokenizer,
+        template=template,
+        close=source.close,
+    )
+
+
+def _template_text(settings: Settings, own: str | None) -> str | None:
+    path: Path | None = settings.chat_template
+    if path is None:
+        return own
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(
+            f"chat_template: the file {path} cannot be read as UTF-8 text ({error}).", param="chat_template"
+        ) from error
+
+
+def _template(source: str | None, tokenizer: Tokenizer) -> ChatTemplate | None:
+    if source is None:
+        return None
+    return ChatTemplate(source, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)

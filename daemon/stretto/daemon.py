@@ -1,0 +1,305 @@
+"""Start-up and shutdown order: log, lock, model, sockets, ready; then the same backwards.
+
+The model loads before any port opens, so a client that can connect can be served. Whatever goes wrong on the way up is one
+plain line and an exit status; nothing needs cleaning by hand after a crash.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import trio
+
+from stretto._version import __version__
+from stretto.chosen import ChosenModel, choose_model
+from stretto.engine import EngineClient, EngineConfig, EngineFacts
+from stretto.errors import SettingsError, StartupError
+from stretto.observe import DaemonLog, LifecycleLog, LogConfig, setup_logging
+from stretto.pipeline import Admission, Pipeline, ServedModel
+from stretto.serving import (
+    Counters,
+    Limits,
+    LockFile,
+    LockHeld,
+    Notifier,
+    adopt_listen_fds,
+    bind_tcp,
+    bind_unix,
+    serve,
+)
+
+if TYPE_CHECKING:
+    from stretto.settings import Settings
+
+_ENGINE_STOP_S = 10.0
+_FEWEST_WATCHDOG_POLLS = 4
+
+
+def run(settings: Settings) -> int:
+    """Serve until told to stop.
+
+    Returns:
+        The exit status: 0 after a stop that was asked for, 1 when something failed, 2 when a setting turned out wrong.
+    """
+    with setup_logging(LogConfig(format=settings.log_format, level=settings.log_level)):
+        daemon = Daemon(settings, DaemonLog())
+        try:
+            return trio.run(daemon.main)
+        except BaseExceptionGroup as group:
+            raise _first(group) from None
+
+
+class Daemon:
+    """One run of the daemon. ``main`` is its life."""
+
+    def __init__(self, settings: Settings, log: DaemonLog) -> None:
+        self._settings = settings
+        self._log = log
+        self._notifier = Notifier(os.environ)
+        self._stopping = trio.Event()
+        self._grace_s = settings.drain_grace_s
+        self._pipeline: Pipeline | None = None
+
+    async def main(self) -> int:
+        """From nothing to ready to nothing; see the module's text."""
+        status = 1
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._watch_signals, nursery.cancel_scope)
+            try:
+                status = await self._live(nursery)
+            except (StartupError, SettingsError) as error:
+                self._log.error(str(error), code=error.code)
+                status = 2 if isinstance(error, SettingsError) else 1
+            nursery.cancel_scope.cancel()
+        if nursery.cancel_scope.cancelled_caught:
+            status = 0  # a second signal; what it cut short was asked to be cut
+        self._log.stopped(status=status)
+        return status
+
+    # Up ------------------------------------------------------------------------------------------------------------
+
+    async def _live(self, tasks: trio.Nursery) -> int:
+        settings = self._settings
+        self._log.starting(
+            version=__version__, pid=os.getpid(), model=settings.model, backend=settings.backend
+        )
+        with ExitStack() as held:
+            held.enter_context(_lock_state(settings.state_dir))
+            passed = adopt_listen_fds(os.environ)
+            chosen = await trio.to_thread.run_sync(choose_model, settings)
+            held.callback(chosen.close)
+            engine = EngineClient(chosen.backend, self._engine_config())
+            try:
+                facts = await self._load(tasks, engine)
+                if facts is None:
+                    return 0
+                await self._serve(held, passed, chosen, engine, facts)
+            finally:
+                ended = await engine.aclose(_ENGINE_STOP_S)
+            if not ended:
+                self._log.error("The engine is stuck in a step and was left behind.")
+                _leave_without_waiting(1)
+        return 0
+
+    def _engine_config(self) -> EngineConfig:
+        settings = self._settings
+        return EngineConfig(
+            max_batch=settings.max_batch,
+            max_context_tokens=settings.max_context,
+            kv_cache_bytes=settings.kv_cache_bytes,
+            block_tokens=settings.block_tokens,
+            prefill_chunk_tokens=settings.prefill_chunk_tokens,
+            stall_target_s=settings.stall_target_s,
+        )
+
+    async def _load(self, tasks: trio.Nursery, engine: EngineClient) -> EngineFacts | None:
+        """Load the model, or return None when a signal came first."""
+
+        def report(phase: str, fraction: float) -> None:
+            self._log.loading(phase, fraction)
+            self._notifier.status(f"Loading: {phase}, {fraction:.0%}")
+            self._notifier.extend_timeout(60.0)
+
+        facts: EngineFacts | None = None
+        self._log.loading("opening", 0.0)
+        with trio.CancelScope() as scope:
+            # In the outer nursery: one around the load would wrap its errors in groups.
+            tasks.start_soon(_cancel_at, self._stopping, scope)
+            facts = await engine.load(report)
+        return None if self._stopping.is_set() else facts
+
+    async def _serve(
+        self,
+        held: ExitStack,
+        passed: dict[str, list[socket.socket]],
+        chosen: ChosenModel,
+        engine: EngineClient,
+        facts: EngineFacts,
+    ) -> None:
+        from stretto.api import public_app
+        from stretto.control import control_app
+
+        settings = self._settings
+        pipeline = self._pipeline = self._make_pipeline(chosen, engine, facts)
+        http = passed.get("http") or [bind_tcp(settings.host, settings.port)]
+        control = passed.get("control")
+        if not control:
+            binding = held.enter_context(bind_unix(settings.socket))
+            control = [binding.socket]
+        counters = {"http": Counters(), "control": Counters()}
+        pipeline.report("connections", lambda: {name: counter.stats() for name, counter in counters.items()})
+        limits = self._limits()
+        public = public_app(
+            pipeline,
+            api_key=settings.api_key,
+            ping_interval_s=settings.ping_interval_s,
+            bound_host=settings.host,
+            allowed_hosts=settings.allowed_hosts,
+            cors_origins=settings.cors_origins,
+        )
+        private = control_app(
+            pipeline, on_stop=self._stop, on_drain=self._drain, ping_interval_s=settings.ping_interval_s
+        )
+        async with trio.open_nursery() as nursery:
+            serving = partial(serve, limits=limits, stopping=self._stopping, grace_s=lambda: self._grace_s)
+            urls = await nursery.start(partial(serving, public, http, counters=counters["http"]))
+            doors = await nursery.start(partial(serving, private, control, counters=counters["control"]))
+            self._announce(urls[0], doors[0].removeprefix("unix:"), chosen, facts)
+            nursery.start_soon(self._feed_watchdog, pipeline)
+            await self._stopping.wait()
+            pipeline.drain()
+            self._notifier.stopping("Draining")
+            self._log.draining("stop", requests=len(pipeline.requests()), grace_s=self._grace_s)
+
+    def _make_pipeline(self, chosen: ChosenModel, engine: EngineClient, facts: EngineFacts) -> Pipeline:
+        settings = self._settings
+        model = ServedModel(
+            id=chosen.name,
+            aliases=chosen.aliases,
+            created=chosen.created,
+            context_tokens=facts.max_context_tokens,
+            family=facts.spec.family,
+            backend=chosen.backend_name,
+            device=facts.spec.device,
+            dtype=facts.spec.dtype,
+        )
+        return Pipeline(
+            model=model,
+            engine=engine,
+            tokenizer=chosen.tokenizer,
+            template=chosen.template,
+            admission=Admission(
+                settings.max_batch, settings.queue_limit, waiting=lambda: engine.stats().queued
+            ),
+            log=LifecycleLog(),
+            step_deadline_s=settings.step_deadline_s,
+            default_max_tokens=settings.default_max_tokens,
+        )
+
+    def _limits(self) -> Limits:
+        settings = self._settings
+        return Limits(
+            max_connections=settings.max_connections,
+            body_bytes=settings.max_body_bytes,
+            header_timeout_s=settings.header_timeout_s,
+            body_timeout_s=settings.body_timeout_s,
+            write_timeout_s=settings.write_timeout_s,
+            drain_grace_s=settings.drain_grace_s,
+        )
+
+    def _announce(self, url: str, socket_path: str, chosen: ChosenModel, facts: EngineFacts) -> None:
+        """The one line on stdout, for people and for supervisors; flushed at once."""
+        words = {
+            "url": url,
+            "socket": socket_path,
+            "model": chosen.name,
+            "context": facts.max_context_tokens,
+            "backend": chosen.backend_name,
+            "device": facts.spec.device,
+            "dtype": facts.spec.dtype,
+            "kv": f"{facts.kv_bytes / 2**20:.0f}MiB",
+        }
+        line = "stretto ready " + " ".join(f"{name}={value}" for name, value in words.items())
+        try:
+            print(line, flush=True)  # noqa: T201  (this line is the daemon's only output)
+        except OSError:
+            self._log.warning("Nobody reads standard output; the ready line was not printed.")
+        self._log.ready(**{name: str(value) for name, value in words.items()})
+        self._notifier.ready(f"Serving {chosen.name} at {url}")
+
+    # Life ----------------------------------------------------------------------------------------------------------
+
+    async def _watch_signals(
+        self, everything: trio.CancelScope, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """The first SIGTERM or SIGINT drains, the second stops at once."""
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            task_status.started()
+            async for _ in signals:
+                if self._stopping.is_set():
+                    everything.cancel()
+                    return
+                self._stopping.set()
+
+    async def _feed_watchdog(self, pipeline: Pipeline) -> None:
+        """Tell the service manager that we live, as long as the engine proves it."""
+        interval_s = self._notifier.watchdog_interval_s
+        while interval_s is not None and not self._stopping.is_set():
+            if pipeline.health().live:
+                self._notifier.watchdog()
+            with trio.move_on_after(interval_s):
+                await self._stopping.wait()
+
+    def _drain(self) -> None:
+        if self._pipeline is not None:
+            self._pipeline.drain()
+            self._log.draining("asked", requests=len(self._pipeline.requests()))
+
+    def _stop(self, grace_s: float | None) -> None:
+        if grace_s is not None:
+            self._grace_s = min(grace_s, self._settings.drain_grace_s)
+        self._stopping.set()
+
+
+def _lock_state(directory: Path) -> LockFile:
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return LockFile(directory / "daemon.lock")
+    except LockHeld as held:
+        who = f"process {held.pid}" if held.pid is not None else "another process"
+        raise StartupError(
+            f"A daemon already runs on the state directory {directory} ({who}).",
+            code="already_running",
+            remedy="Use that one, stop it with `stretto stop`, or give this one another --state-dir and --socket.",
+        ) from held
+    except OSError as error:
+        raise StartupError(
+            f"The state directory {directory} cannot be used ({error.strerror}).",
+            remedy="Choose another one with --state-dir.",
+        ) from error
+
+
+async def _cancel_at(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first plain exception in a group, for a traceback that a person can read."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _leave_without_waiting(status: int) -> None:
+    """End the process although a thread is stuck in native code; joining it would wait for ever."""
+    sys.stdout.flush()
+    os._exit(status)

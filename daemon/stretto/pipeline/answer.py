@@ -1,0 +1,184 @@
+"""One answer in the making: engine updates in, conversation events out."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from stretto.conversation import TextAssembler, Tokenizer
+from stretto.conversation.events import Done, Event, Finish, Usage
+from stretto.conversation.messages import Request
+from stretto.engine import Generation, Outcome, Phase, Update
+from stretto.errors import EngineError, RequestCancelled
+
+
+class Choice:
+    """One of a request's ``n`` answers: joins its tokens to text and knows when it has ended."""
+
+    def __init__(self, index: int, request: Request, tokenizer: Tokenizer) -> None:
+        self.index = index
+        self.outcome: Outcome | None = None
+        self.ended = False
+        self.stop_string: str | None = None
+        self.completion_tokens = 0
+        self._assembler = TextAssembler(
+            tokenizer, index=index, stop=request.stop, logprobs=request.logprobs is not None
+        )
+
+    def accept(self, update: Update) -> list[Event]:
+        """Events that an update brings.
+
+        Raises:
+            StrettoError: the sequence failed, or was cancelled from outside.
+        """
+        outcome = update.outcome
+        tokens = update.tokens
+        self.completion_tokens += len(tokens)
+        if outcome is not None:
+            self.outcome = outcome
+            if outcome.reason == "stop" and tokens:
+                tokens = tokens[:-1]  # the end token is counted, but is no text
+        events: list[Event] = list(self._assembler.push(tokens))
+        if self._assembler.stopped is not None:
+            self.stop_string = self._assembler.stopped
+            self.completion_tokens = self._assembler.counted_tokens
+            self.ended = True
+            events.append(Finish(self.index, "stop", self.stop_string))
+        elif outcome is not None:
+            self.ended = True
+            if outcome.phase is Phase.FAILED:
+                raise outcome.error or EngineError("The sequence failed for an unknown reason.")
+            if outcome.phase is Phase.CANCELLED:
+                raise cancelled_error()
+            events.extend(self._assembler.finish())
+            events.append(Finish(self.index, outcome.reason or "stop"))
+        return events
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a live request is, for the log and for ``GET /admin/requests``."""
+
+    request: Request
+    started: float
+    phase: str = "accepted"
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    prefilled_tokens: int = 0
+    completion_tokens: int = 0
+    first_token_s: float | None = None
+    finish_reasons: tuple[str, ...] = ()
+    cancel_requested: bool = False
+
+
+class Answer:
+    """The events of one request. Iterate it once; leaving early cancels what still runs."""
+
+    def __init__(
+        self,
+        request: Request,
+        generation: Generation,
+        tokenizer: Tokenizer,
+        progress: Progress,
+        on_phase: Callable[[Progress], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.request = request
+        self.prompt_tokens = progress.prompt_tokens
+        self._generation = generation
+        self._choices = {
+            sequence_id(request.id, index): Choice(index, request, tokenizer) for index in range(request.n)
+        }
+        self._progress = progress
+        self._on_phase = on_phase
+        self._clock = clock
+        self._pending: deque[Event] = deque()
+        self._done = False
+
+    def __aiter__(self) -> Answer:
+        return self
+
+    async def __anext__(self) -> Event:
+        """The next event: text as it is made, a Finish for each choice, then Done with the usage.
+
+        A class and not an async generator: a reader that is cancelled leaves nothing for the garbage collector to close.
+
+        Raises:
+            StrettoError: the generation failed or was cancelled from outside.
+        """
+        while not self._pending:
+            if self._done:
+                raise StopAsyncIteration
+            if self.complete:
+                self._done = True
+                return Done(self.usage())
+            self._accept(await self._generation.__anext__())
+        return self._pending.popleft()
+
+    def take_ready(self) -> list[Event]:
+        """Events that are at hand without waiting, so that a writer can send them together."""
+        ready = list(self._pending)
+        self._pending.clear()
+        return ready
+
+    def _accept(self, update: Update) -> None:
+        choice = self._choices[update.id]
+        if choice.ended:
+            return  # made before the engine saw that a stop string had ended this choice
+        self._note(update)
+        for event in choice.accept(update):
+            if isinstance(event, Finish):
+                self._progress.finish_reasons += (event.reason,)
+            self._pending.append(event)
+        if choice.ended and choice.outcome is None:
+            self._generation.cancel(update.id)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every choice has ended."""
+        return all(choice.ended for choice in self._choices.values())
+
+    def close(self) -> None:
+        """Cancel whatever still runs. Idempotent."""
+        for name, choice in self._choices.items():
+            if choice.outcome is None:
+                self._generation.cancel(name)
+
+    def usage(self) -> Usage:
+        """Tokens so far."""
+        return Usage(
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=sum(choice.completion_tokens for choice in self._choices.values()),
+            cached_tokens=self._progress.cached_tokens,
+        )
+
+    def outcomes(self) -> Sequence[Outcome]:
+        """Outcomes of the choices whose sequence the engine has ended."""
+        return [choice.outcome for choice in self._choices.values() if choice.outcome is not None]
+
+    def _note(self, update: Update) -> None:
+        progress = self._progress
+        progress.prefilled_tokens = max(progress.prefilled_tokens, update.prefilled_tokens)
+        progress.completion_tokens += len(update.tokens)
+        if update.outcome is not None:
+            progress.cached_tokens = max(progress.cached_tokens, update.outcome.cached_tokens)
+        if update.tokens and progress.first_token_s is None:
+            progress.first_token_s = self._clock() - progress.started
+        if update.outcome is None and _ORDER.index(update.phase.value) > _ORDER.index(progress.phase):
+            progress.phase = update.phase.value
+            self._on_phase(progress)
+
+
+_ORDER = ("accepted", "queued", "prefilling", "generating")
+
+
+def sequence_id(request_id: str, index: int) -> str:
+    """The engine's name for a request's ``index``-th answer."""
+    return request_id if index == 0 else f"{request_id}-{index}"
+
+
+def cancelled_error() -> RequestCancelled:
+    """What a caller is told whose request was ended from outside."""
+    return RequestCancelled("The request was cancelled by the daemon's administrator or by its shutdown.")

@@ -1,0 +1,313 @@
+"""The walk of a request: admit, render and tokenise, check the context, generate, assemble, account.
+
+Every check that can fail is made in ``Pipeline.answer`` before it yields, so that a refusal still has its HTTP status.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import asdict
+from typing import Protocol
+
+import trio
+
+from stretto._version import __version__
+from stretto.conversation import ChatTemplate, Tokenizer, context_length_message, encode_chat
+from stretto.conversation.messages import Request
+from stretto.engine import EngineClient, SequenceRequest
+from stretto.errors import ContextLengthExceeded, InvalidRequest, StrettoError, Unavailable
+from stretto.pipeline.admission import Admission
+from stretto.pipeline.answer import Answer, Progress, cancelled_error, sequence_id
+from stretto.pipeline.health import Health, judge_health
+from stretto.pipeline.served import ServedModel
+
+
+class RequestLog(Protocol):
+    """What the pipeline tells of a request as it goes; counts and times, never content."""
+
+    def accepted(self, request_id: str, *, stream: bool, choices: int) -> None: ...
+    def queued(self, request_id: str, *, prompt_tokens: int, max_tokens: int) -> None: ...
+    def prefilling(self, request_id: str, *, prompt_tokens: int, queued_s: float) -> None: ...
+    def generating(
+        self, request_id: str, *, prompt_tokens: int, cached_tokens: int, prefill_s: float
+    ) -> None: ...
+    def completed(
+        self,
+        request_id: str,
+        *,
+        prompt_tokens: int,
+        cached_tokens: int,
+        completion_tokens: int,
+        finish_reason: str,
+        queued_s: float,
+        prefill_s: float,
+        decode_s: float,
+    ) -> None: ...
+    def cancelled(self, request_id: str, *, phase: str, completion_tokens: int, after_s: float) -> None: ...
+    def failed(self, request_id: str, *, phase: str, code: str, after_s: float) -> None: ...
+
+
+class Pipeline:
+    """Joins the stages. One for the daemon's life; all its methods run on the event loop.
+
+    Args:
+        model: what is served.
+        engine: loaded and running.
+        tokenizer, template: the model's own.
+        admission: see Admission.
+        log: lifecycle lines.
+        step_deadline_s: a busy engine that has made no step for so long is stalled.
+        default_max_tokens: the answer's limit when a request names none; None means all the context that is left.
+        render_threads: how many prompts may be rendered and tokenised at once, off the loop.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: ServedModel,
+        engine: EngineClient,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | None,
+        admission: Admission,
+        log: RequestLog,
+        step_deadline_s: float = 60.0,
+        default_max_tokens: int | None = None,
+        render_threads: int = 2,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.model = model
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._template = template
+        self._admission = admission
+        self._log = log
+        self._step_deadline_s = step_deadline_s
+        self._default_max_tokens = default_max_tokens
+        self._render_limiter = trio.CapacityLimiter(render_threads)
+        self._clock = clock
+        self._started = clock()
+        self._live: dict[str, Progress] = {}
+        self._reports: dict[str, Callable[[], object]] = {}
+        self._draining = False
+        self._idle = trio.Event()
+        self._idle.set()
+
+    @asynccontextmanager
+    async def answer(self, request: Request) -> AsyncIterator[Answer]:
+        """Run a request. Leaving the block before the last event cancels its work within one engine step.
+
+        Raises:
+            NotFound: the model is not the served one.
+            Unavailable: draining, or the engine is lost.
+            QueueFull: see Admission.
+            InvalidRequest: the template refuses the conversation.
+            ContextLengthExceeded: prompt, or prompt and ``max_tokens``, do not fit; nothing is cut.
+        """
+        self.model.resolve(request.model)
+        if self._draining:
+            raise draining_error()
+        progress = Progress(request, self._clock())
+        self._log.accepted(request.id, stream=request.stream, choices=request.n)
+        try:
+            with self._admission.enter(request.n), self._tracked(progress):
+                answer = await self._start(request, progress)
+                try:
+                    yield answer
+                finally:
+                    answer.close()
+                self._log_end(progress, answer)
+        except StrettoError as error:
+            self._log.failed(
+                request.id, phase=progress.phase, code=error.code, after_s=self._clock() - progress.started
+            )
+            raise
+        except BaseException:
+            self._log.cancelled(
+                request.id,
+                phase=progress.phase,
+                completion_tokens=progress.completion_tokens,
+                after_s=self._clock() - progress.started,
+            )
+            raise
+
+    async def _start(self, request: Request, progress: Progress) -> Answer:
+        if self._template is None:
+            raise InvalidRequest(
+                f"The model '{self.model.id}' has no chat template, so it cannot be given messages.",
+                code="template_error",
+                param="messages",
+                remedy="Start the daemon with --chat-template FILE, or serve an instruction-tuned model.",
+            )
+        prompt_ids = await trio.to_thread.run_sync(
+            encode_chat, self._template, self._tokenizer, request, limiter=self._render_limiter
+        )
+        if progress.cancel_requested:
+            raise cancelled_error()
+        max_tokens = self._fit(len(prompt_ids), request.max_tokens)
+        progress.prompt_tokens = len(prompt_ids)
+        self._log.queued(request.id, prompt_tokens=len(prompt_ids), max_tokens=max_tokens)
+        progress.phase = "queued"
+        generation = self._engine.submit(
+            *(
+                SequenceRequest(
+                    id=sequence_id(request.id, index),
+                    prompt_ids=prompt_ids,
+                    sampling=request.sampling_of(index),
+                    max_tokens=max_tokens,
+                    end_token_ids=self._tokenizer.end_ids,
+                    logprobs=request.logprobs,
+                )
+                for index in range(request.n)
+            )
+        )
+        return Answer(request, generation, self._tokenizer, progress, self._log_phase, self._clock)
+
+    def _fit(self, prompt_tokens: int, asked: int | None) -> int:
+        """Tokens the answer may have. Never cuts the prompt, nor what a request asked for by name."""
+        limit = self.model.context_tokens
+        left = limit - prompt_tokens
+        if left < 1 or (asked is not None and asked > left):
+            raise ContextLengthExceeded(
+                context_length_message(limit, prompt_tokens, asked if left >= 1 else None),
+                param="messages" if left < 1 else "max_tokens",
+            )
+        if asked is not None:
+            return asked
+        return left if self._default_max_tokens is None else min(left, self._default_max_tokens)
+
+    # What others may see and do ------------------------------------------------------------------------------------
+
+    def requests(self) -> list[dict[str, object]]:
+        """Live requests, oldest first; no content."""
+        now = self._clock()
+        return [
+            {
+                "id": progress.request.id,
+                "phase": progress.phase,
+                "stream": progress.request.stream,
+                "choices": progress.request.n,
+                "prompt_tokens": progress.prompt_tokens,
+                "prefilled_tokens": progress.prefilled_tokens,
+                "completion_tokens": progress.completion_tokens,
+                "max_tokens": progress.request.max_tokens,
+                "age_s": round(now - progress.started, 3),
+            }
+            for progress in self._live.values()
+        ]
+
+    def cancel(self, request_id: str) -> bool:
+        """End a live request from outside; False when there is none of that id."""
+        progress = self._live.get(request_id)
+        if progress is None:
+            return False
+        progress.cancel_requested = True  # for one that is still being rendered and has no sequence yet
+        for index in range(progress.request.n):
+            self._engine.cancel(sequence_id(request_id, index))
+        return True
+
+    def health(self) -> Health:
+        """Alive, ready, and why not."""
+        return judge_health(self._engine.progress(), self._draining, self._step_deadline_s)
+
+    def status(self) -> dict[str, object]:
+        """Everything ``GET /admin/status`` shows; plain JSON values."""
+        health = self.health()
+        return {
+            "version": __version__,
+            "state": health.state,
+            "ready": health.ready,
+            "uptime_s": round(self._clock() - self._started, 3),
+            "model": {
+                "id": self.model.id,
+                "aliases": list(self.model.aliases),
+                "family": self.model.family,
+                "context_tokens": self.model.context_tokens,
+                "backend": self.model.backend,
+                "device": self.model.device,
+                "dtype": self.model.dtype,
+            },
+            "admission": self._admission.stats(),
+            "engine": asdict(self._engine.stats()),
+            "requests": len(self._live),
+            **{name: source() for name, source in self._reports.items()},
+        }
+
+    def report(self, name: str, source: Callable[[], object]) -> None:
+        """Add an entry to ``status``: plain JSON values from ``source``, asked for each time."""
+        self._reports[name] = source
+
+    def drain(self) -> None:
+        """Refuse new work from now on; what is inside goes on."""
+        self._draining = True
+
+    async def wait_idle(self) -> None:
+        """Return when no request is inside."""
+        while self._live:
+            await self._idle.wait()
+
+    # -----------------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _tracked(self, progress: Progress) -> Iterator[None]:
+        """Keep a request in the list of live ones."""
+        if not self._live:
+            self._idle = trio.Event()
+        self._live[progress.request.id] = progress
+        try:
+            yield
+        finally:
+            del self._live[progress.request.id]
+            if not self._live:
+                self._idle.set()
+
+    def _log_phase(self, progress: Progress) -> None:
+        since_s = self._clock() - progress.started
+        if progress.phase == "prefilling":
+            self._log.prefilling(progress.request.id, prompt_tokens=progress.prompt_tokens, queued_s=since_s)
+        elif progress.phase == "generating":
+            self._log.generating(
+                progress.request.id,
+                prompt_tokens=progress.prompt_tokens,
+                cached_tokens=progress.cached_tokens,
+                prefill_s=since_s,
+            )
+
+    def _log_end(self, progress: Progress, answer: Answer) -> None:
+        if not answer.complete:
+            self._log.cancelled(
+                progress.request.id,
+                phase=progress.phase,
+                completion_tokens=progress.completion_tokens,
+                after_s=self._clock() - progress.started,
+            )
+            return
+        usage = answer.usage()
+        timings = [outcome.timing for outcome in answer.outcomes()]
+        queued_s = max((timing.queued_s for timing in timings), default=0.0)
+        prefill_s = max((timing.prefill_s for timing in timings), default=progress.first_token_s or 0.0)
+        total_s = self._clock() - progress.started
+        self._log.completed(
+            progress.request.id,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.completion_tokens,
+            finish_reason="+".join(sorted(set(progress.finish_reasons))),
+            queued_s=queued_s,
+            prefill_s=prefill_s,
+            decode_s=max(
+                (timing.decode_s for timing in timings), default=max(0.0, total_s - queued_s - prefill_s)
+            ),
+        )
+
+
+def draining_error() -> Unavailable:
+    """What new work is told while the daemon drains."""
+    return Unavailable(
+        "The daemon is shutting down and takes no new work.",
+        code="draining",
+        remedy="Try again when it is back.",
+        retry_after_s=5.0,
+    )
