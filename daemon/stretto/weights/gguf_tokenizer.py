@@ -211,13 +211,11 @@ def _merges_from_scores(
     pair of pieces that it can be cut into, and merges rank by the score of what they make.
     """
     known = {text for text, kind in zip(texts, kinds, strict=True) if kind == TokenKind.NORMAL}
-    ranked: list[tuple[float, int, int]] = []
-    for index, text in enumerate(texts):
-        if len(text) < 2 or text not in known:
-            continue
-        score = -scores[index]
-        for cut in range(1, len(text)):
-            if text[:cut] in known and text[cut:] in known:
-                ranked.append((score, index, cut))
-    ranked.sort()
-    return [(texts[index][:cut], texts[index][cut:]) for _, index, cut in ranked]
+    made = [index for index, text in enumerate(texts) if len(text) > 1 and text in known]
+    made.sort(key=lambda index: -scores[index])
+    return [
+        (left, right)
+        for text in map(texts.__getitem__, made)
+        for cut in range(1, len(text))
+        if (left := text[:cut]) in known and (right := text[cut:]) in known
+    ]

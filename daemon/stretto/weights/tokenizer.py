@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import groupby
 
 import tokenizers
 
@@ -213,8 +214,9 @@ def _twin(base: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     if base.pre_tokenizer is not None:
         twin.pre_tokenizer = base.pre_tokenizer
     added = sorted(base.get_added_tokens_decoder().items())
-    for _, token in added:
-        (twin.add_special_tokens if token.special else twin.add_tokens)([token])
+    # In id order, since new ids are given in that order; in runs, since each call rebuilds the search for all of them.
+    for special, run in groupby((token for _, token in added), key=lambda token: token.special):
+        (twin.add_special_tokens if special else twin.add_tokens)(list(run))
     if sorted(twin.get_added_tokens_decoder()) != [token_id for token_id, _ in added]:
         # Ids with gaps between them, which only reading the serialised form reproduces.
         twin = tokenizers.Tokenizer.from_str(base.to_str())
