@@ -11,7 +11,7 @@ from stretto.backends.base import ModelSpec, ProgressReport
 from stretto.backends.echo import EchoBackend, EchoScript
 from stretto.engine import EngineClient, EngineConfig, Generation, Outcome, Phase, Timing, Token, Update
 from stretto.engine.client import merge
-from stretto.errors import StartupError, Unavailable
+from stretto.errors import StartupError, StrettoError, Unavailable
 from support.engine_echo import text_of
 from support.engine_harness import PATIENCE_S, GatedBackend, request
 
@@ -182,3 +182,41 @@ async def test_before_the_load() -> None:
         assert not client.progress().alive
         with pytest.raises(Unavailable):
             client.submit(request("a"))
+
+
+async def test_sequences_that_belong_together() -> None:
+    async with EngineClient(EchoBackend(), EngineConfig(max_batch=2)) as client:
+        await client.load()
+        names = ["a", "b", "c"]
+        generation = client.submit(*(request(name, name * 10) for name in names))
+        tokens: dict[str, list[int]] = {name: [] for name in names}
+        async for update in generation:
+            tokens[update.id].extend(token.id for token in update.tokens)
+        assert {name: text_of(ids) for name, ids in tokens.items()} == {name: name * 10 for name in names}
+        assert set(generation.outcomes) == set(names)
+        assert generation.outcome is generation.outcomes["a"]
+
+
+async def test_one_of_several_can_be_cancelled() -> None:
+    backend = GatedBackend()
+    async with EngineClient(backend) as client:
+        await client.load()
+        generation = client.submit(request("a", "a" * 10), request("b", "b" * 10))
+        generation.cancel("a")
+        backend.let_on(1000)
+        async for _ in generation:
+            pass
+        assert [generation.outcomes[name].phase for name in "ab"] == [Phase.CANCELLED, Phase.FINISHED]
+
+
+async def test_several_are_queued_all_or_none() -> None:
+    backend = GatedBackend()
+    async with EngineClient(backend) as client:
+        await client.load()
+        with pytest.raises(StrettoError, match="outside the vocabulary"):
+            client.submit(request("good", "g"), request("bad", prompt_ids=[999]))
+        backend.let_on(1000)
+        after = client.submit(request("after", "x"))
+        assert await read(after) == "x"
+        assert client.stats().cancelled == 1
+        assert not client.progress().busy

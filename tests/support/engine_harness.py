@@ -175,6 +175,12 @@ class Running:
             self.start()
             self.pump(lambda: self.facts is not None or self.error is not None)
 
+    @property
+    def thread(self) -> threading.Thread:
+        thread = self.engine._thread
+        assert thread is not None
+        return thread
+
     def start(self) -> None:
         self.engine.start(self._loaded, self._failed, lambda phase, fraction: self.reports.append((phase, fraction)))
 
