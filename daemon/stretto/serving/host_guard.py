@@ -30,7 +30,7 @@ class HostGuard:
 
     def __init__(self, app: ASGIApp, *, bound_host: str = "127.0.0.1", names: Iterable[str] = ()) -> None:
         self._app = app
-        self._names = frozenset(_bare(name) for name in (*_OWN_NAMES, bound_host, *names))
+        self._names = frozenset(_bare(name) for name in (*_OWN_NAMES, bound_host, *names)) - {""}
         self._any_address = _is_unspecified(_bare(bound_host))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -107,12 +107,16 @@ def _header(scope: Scope, wanted: bytes) -> bytes | None:
 
 
 def _bare(host: str) -> str:
-    """The host alone: no port, no brackets, no trailing dot, lower case."""
+    """The host alone: no port, no brackets, no trailing dot, lower case. Empty when it is none."""
     host = host.strip().lower()
+    port = ""
     if host.startswith("["):
-        return host[1:].partition("]")[0]
-    if host.count(":") == 1:
-        host = host.partition(":")[0]
+        host, _, port = host[1:].partition("]")
+    elif host.count(":") == 1:
+        host, colon, port = host.partition(":")
+        port = colon + port
+    if port and not (port[0] == ":" and (port[1:] == "" or (port[1:].isascii() and port[1:].isdigit()))):
+        return ""
     return host.removesuffix(".")
 
 

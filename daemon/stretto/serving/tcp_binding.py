@@ -18,11 +18,13 @@ def bind_tcp(host: str, port: int) -> socket.socket:
     Raises:
         StartupError: code ``bind_failed``; says which address and what can be done.
     """
+    if not 0 <= port <= 65535:  # getaddrinfo would quietly take it modulo 65536
+        raise _failed(host, port, "a port is a number from 0 to 65535", "Choose another --port.")
     try:
         found = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
         )
-    except (socket.gaierror, UnicodeError, OverflowError) as error:
+    except (socket.gaierror, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise _failed(host, port, f"the host is not known ({reason})", "Give an address, e.g. --host 127.0.0.1.") from error
     family, kind, protocol, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
@@ -35,9 +37,6 @@ def bind_tcp(host: str, port: int) -> socket.socket:
     except OSError as error:
         sock.close()
         raise _failed(host, port, *_words(error, port)) from error
-    except OverflowError as error:
-        sock.close()
-        raise _failed(host, port, "the port is not within 0 to 65535", "Choose another --port.") from error
     return sock
 
 
