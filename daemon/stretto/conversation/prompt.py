@@ -1,0 +1,168 @@
+"""From a request to the token ids of its prompt."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from stretto.conversation.messages import Request
+from stretto.conversation.template import ChatTemplate, message_dict, tool_dict
+from stretto.conversation.tokenizer import Tokenizer
+from stretto.errors import InvalidRequest
+
+_PRIVATE_USE = range(0xE000, 0xF900)
+_FIXED_KEYS = frozenset({"role"})
+
+
+def encode_chat(template: ChatTemplate, tokenizer: Tokenizer, request: Request) -> list[int]:
+    """Render a request's conversation and tokenise it.
+
+    Control tokens are the template's alone to write. Where a message, a tool or a template variable has one in its text
+    (``<|im_end|>`` in a question about chat formats, or in an attempt to forge a turn), it stays text: each is replaced by a
+    private-use character that occurs nowhere else before the template sees it, and put back after, in a stretch that is tokenised as
+    ordinary text. A stretch reaches from one control token of the template to the next. When there is nothing of the kind, the
+    whole prompt is tokenised in one piece, exactly as the reference implementation does.
+
+    BOS comes exactly once where the model wants it, whether or not the template writes it too.
+
+    Raises:
+        InvalidRequest: ``template_error``, see ``ChatTemplate.render``; ``invalid_message`` when no private-use character is left.
+    """
+    control = _control_pattern(tokenizer.special_texts)
+    found = {match for text in _strings(_inputs(request)) for match in control.findall(text)}
+    if not found:
+        rendered = template.render(
+            request.messages, _offered(request), add_generation_prompt=True, extra=request.template_kwargs
+        )
+        ids = tokenizer.encode(rendered, allow_special=True)
+    else:
+        ids = _encode_guarded(template, tokenizer, request, control, sorted(found))
+    if tokenizer.add_bos and tokenizer.bos_id is not None:
+        while ids and ids[0] == tokenizer.bos_id:
+            del ids[0]
+        ids.insert(0, tokenizer.bos_id)
+    if not ids:
+        raise InvalidRequest(
+            "The model's chat template renders this conversation to nothing.",
+            code="template_error",
+            param="messages",
+        )
+    return ids
+
+
+def _encode_guarded(
+    template: ChatTemplate,
+    tokenizer: Tokenizer,
+    request: Request,
+    control: re.Pattern[str],
+    found: Sequence[str],
+) -> list[int]:
+    stand_in = _stand_ins(found, "".join(_strings(_inputs(request))) + template.source)
+
+    def hide(text: str) -> str:
+        return control.sub(lambda match: stand_in[match.group()], text)
+
+    rendered = template.render_values(
+        [_mapped(message_dict(message), hide) for message in request.messages],
+        [_mapped(tool_dict(tool), hide) for tool in _offered(request)],
+        add_generation_prompt=True,
+        extra=_mapped(dict(request.template_kwargs), hide),
+    )
+    hidden = {character: text for text, character in stand_in.items()}
+    # A template may write JSON in ASCII; then the private-use character arrives as its escape.
+    hidden.update({_escape(character): text for text, character in stand_in.items()})
+    hidden_pattern = re.compile("|".join(map(re.escape, hidden)))
+
+    ids: list[int] = []
+    # The template's own text, gathered so that it is tokenised in as few pieces as can be.
+    plain: list[str] = []
+    for piece in _pieces(control, rendered):
+        if hidden_pattern.search(piece) is None:
+            plain.append(piece)
+            continue
+        if plain:
+            ids += tokenizer.encode("".join(plain), allow_special=True)
+            plain.clear()
+        restored = hidden_pattern.sub(lambda match: hidden[match.group()], piece)
+        ids += tokenizer.encode(restored, allow_special=False)
+    if plain:
+        ids += tokenizer.encode("".join(plain), allow_special=True)
+    return ids
+
+
+def _offered(request: Request) -> Sequence[Any]:
+    return () if request.tool_choice == "none" else request.tools
+
+
+def _inputs(request: Request) -> Iterator[Any]:
+    yield from map(message_dict, request.messages)
+    yield from map(tool_dict, _offered(request))
+    yield request.template_kwargs
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _strings(key)
+            yield from _strings(item)
+    elif isinstance(value, (list, tuple, Iterator)):
+        for item in value:
+            yield from _strings(item)
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {
+            change(key): item if key in _FIXED_KEYS else _mapped(item, change) for key, item in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [_mapped(item, change) for item in value]
+    return value
+
+
+def _pieces(pattern: re.Pattern[str], text: str) -> Iterator[str]:
+    """The text cut at each match: what is between matches, and the matches; empty pieces left out."""
+    position = 0
+    for match in pattern.finditer(text):
+        if match.start() > position:
+            yield text[position : match.start()]
+        yield match.group()
+        position = match.end()
+    if position < len(text):
+        yield text[position:]
+
+
+def _stand_ins(texts: Sequence[str], taken: str) -> dict[str, str]:
+    taken_characters = set(taken)
+    free = (
+        character
+        for character in map(chr, _PRIVATE_USE)
+        if character not in taken_characters and _escape(character) not in taken
+    )
+    chosen = dict(zip(texts, free, strict=False))
+    if len(chosen) < len(texts):
+        raise InvalidRequest(
+            "The messages hold control tokens of the model, and so many private-use characters (U+E000 to U+F8FF) that none "
+            "is left to tell them apart.",
+            code="invalid_message",
+            param="messages",
+            remedy="Leave out either of them.",
+        )
+    return chosen
+
+
+def _escape(character: str) -> str:
+    return f"\\u{ord(character):04x}"
+
+
+@functools.lru_cache(maxsize=8)
+def _control_pattern(texts: tuple[str, ...]) -> re.Pattern[str]:
+    """Matches any control token; of several that begin at one place, the longest."""
+    ordered = sorted(filter(None, texts), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, ordered)) or "(?!)")
