@@ -6,13 +6,14 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.engine.blocks import BlockPool, OutOfBlocks
 
 
 @given(st.lists(st.tuples(st.sampled_from(["allocate", "share", "release"]), st.integers(0, 12)), max_size=60))
+@settings(max_examples=60, deadline=None)
 def test_counts_agree_with_a_plain_model(operations: list[tuple[str, int]]) -> None:
     pool = BlockPool(32)
     held: list[list[int]] = []

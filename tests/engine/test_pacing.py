@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.engine.pacing import IDLE_STALL_TARGETS, MIN_PREFILL_TOKENS, Pace
@@ -61,6 +61,7 @@ def test_scraps_of_prompts_are_not_measured() -> None:
     decode_s=st.floats(1e-3, 0.05),
     first=st.integers(1, 512),
 )
+@settings(max_examples=60, deadline=None)
 def test_on_a_steady_machine_steps_converge_to_the_target(
     overhead_s: float, token_s: float, decode_s: float, first: int
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.backends.base import KVPlan
@@ -22,6 +22,7 @@ def live(name: str, *, prompt: int = 10, max_tokens: int = 6) -> LiveSequence:
 
 
 @given(st.lists(st.integers(1, 2000), max_size=20), st.integers(1, 600))
+@settings(max_examples=60, deadline=None)
 def test_shares_of_prefill(unread: list[int], budget: int) -> None:
     shares = share_prefill(unread, budget)
     assert all(0 <= share <= most for share, most in zip(shares, unread, strict=True))

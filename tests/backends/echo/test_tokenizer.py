@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jinja2
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.backends.echo import ECHO_CHAT_TEMPLATE, EchoTokenizer
@@ -13,6 +13,7 @@ TOKENIZER = EchoTokenizer()
 
 
 @given(st.text(), st.booleans())
+@settings(max_examples=60, deadline=None)
 def test_text_survives(text: str, allow_special: bool) -> None:
     ids = TOKENIZER.encode(text, allow_special=allow_special)
     assert TOKENIZER.decode(ids, skip_special=False) == text
@@ -20,6 +21,7 @@ def test_text_survives(text: str, allow_special: bool) -> None:
 
 
 @given(st.text())
+@settings(max_examples=60, deadline=None)
 def test_tokens_are_utf8_bytes(text: str) -> None:
     ids = TOKENIZER.encode(text, allow_special=False)
     assert b"".join(TOKENIZER.token_bytes(token_id) for token_id in ids) == text.encode()
