@@ -86,7 +86,7 @@ def test_help_and_version_import_nothing_heavy() -> None:
         (["chat"], 1, "stretto serve"),
         (["status"], 1, "error: No Stretto daemon"),
         (["stop"], 1, "error: No Stretto daemon"),
-        (["models", "rm", "nothing"], 1, "error: no model named nothing"),
+        (["models", "rm", "nothing"], 1, "error: No model 'nothing' is installed"),
     ],
 )
 def test_exit_statuses(arguments: list[str], status: int, said: str) -> None:

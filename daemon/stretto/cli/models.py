@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from stretto.cli.options import with_settings
-from stretto.cli.output import print_error, print_json, size_text, table
+from stretto.cli.output import print_json, size_text, table
 from stretto.settings import LoadedSettings
 
 
@@ -100,14 +100,6 @@ def rm(loaded: LoadedSettings, name: str) -> int:
     """
     from stretto.weights.library import ModelLibrary
 
-    library = ModelLibrary(loaded.settings.models_dir)
-    known = {model.name: model for model in library.list()}
-    if name not in known:
-        print_error(
-            f"no model named {name} is installed in {loaded.settings.models_dir}.",
-            f"Installed: {', '.join(sorted(known)) or 'none'}.",
-        )
-        return 1
-    library.remove(name)
-    click.echo(f"removed {name} ({size_text(known[name].size_bytes)})", err=True)
+    removed = ModelLibrary(loaded.settings.models_dir).remove(name)
+    click.echo(f"removed {removed.name} ({size_text(removed.size_bytes)})", err=True)
     return 0

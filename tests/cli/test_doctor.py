@@ -1,0 +1,146 @@
+"""``stretto doctor``, and what it reads of the machine."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from stretto.backends.base import BackendInfo
+from stretto.cli import checks
+from stretto.cli.machine import read_machine
+from support.cli_server import StandIn
+
+Run = Callable[..., Result]
+
+
+def findings(result: Result) -> dict[str, dict[str, str]]:
+    return {finding["name"]: finding for finding in json.loads(result.stdout)["findings"]}
+
+
+@pytest.fixture(autouse=True)
+def _torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No torch is imported here: what its probe says is given."""
+    monkeypatch.setattr(checks, "probe_torch", lambda: BackendInfo("torch", True, "PyTorch", ("cuda:0", "cpu")))
+
+
+def test_a_machine_that_can_serve(run: Run, own_place: Path) -> None:
+    result = run("doctor", "--backend", "echo", "--port", "0")
+    assert result.exit_code == 0
+    assert result.stdout.endswith("This machine can serve.\n")
+    assert "FAIL" not in result.stdout
+    found = findings(run("doctor", "--backend", "echo", "--port", "0", "--json"))
+    assert found["daemon"]["detail"].startswith("none is running")
+    assert found["state_dir"]["detail"].endswith("(will be made)")
+    assert not (own_place / "state").exists()
+
+
+def test_a_missing_model_prevents_serving_and_says_what_to_do(run: Run) -> None:
+    result = run("doctor", "--port", "0")
+    assert result.exit_code == 1
+    assert "Get it: stretto pull smollm2" in result.stdout
+    assert result.stdout.endswith("Something prevents serving; see FAIL above.\n")
+
+
+def test_wrong_settings_are_a_finding_and_hide_nothing_else(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRETTO_PORT", "many")
+    result = run("doctor", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["can_serve"] is False
+    found = findings(result)
+    assert found["settings"]["state"] == "fail"
+    assert "STRETTO_PORT" in found["settings"]["detail"]
+    assert {"python", "memory", "model", "socket"} <= set(found)
+
+
+def test_a_backend_that_is_missing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "probe_torch", lambda: BackendInfo("torch", False, "PyTorch is not installed"))
+    assert findings(run("doctor", "--json"))["backend torch"]["state"] == "fail"
+    assert findings(run("doctor", "--json", "--backend", "echo"))["backend torch"]["state"] == "note"
+
+
+@pytest.mark.parametrize(("device", "missing"), [("cuda", False), ("cuda:0", False), ("cpu", False), ("cuda:1", True), ("mps", True)])
+def test_a_device_that_is_missing(run: Run, device: str, missing: bool) -> None:
+    assert ("device" in findings(run("doctor", "--json", "--device", device))) is missing
+
+
+def test_a_running_daemon_is_noticed(run: Run, daemon: StandIn) -> None:
+    found = findings(run("doctor", "--json", "--backend", "echo"))
+    assert found["daemon"]["detail"] == f"one is running at {daemon.path}, ready"
+    assert "not tried" in found["port"]["detail"]
+
+
+def test_a_port_in_use(run: Run) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        found = findings(run("doctor", "--json", "--backend", "echo", "--port", str(port)))
+    assert found["port"]["state"] == "fail"
+    assert "in use" in found["port"]["detail"]
+    assert "--port" in found["port"]["remedy"]
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    finding = checks.check_folder("state_dir", tmp_path / "new")
+    assert finding.state == "fail"
+    assert str(tmp_path) in finding.detail
+
+
+def machine(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+MEMINFO = "MemTotal:       8000000 kB\nMemFree: 1 kB\nMemAvailable:   4000000 kB\nHugePages_Total: 0\n"
+
+
+def test_the_whole_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(6)), raising=False)
+    found = read_machine(machine(tmp_path, {"proc/meminfo": MEMINFO}))
+    assert (found.cores, found.memory_bytes, found.free_bytes) == (6.0, 8_192_000_000, 4_096_000_000)
+
+
+def test_limits_of_every_control_group_above_us_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(6)), raising=False)
+    group = "sys/fs/cgroup/box.slice/stretto.service/"
+    found = read_machine(
+        machine(
+            tmp_path,
+            {
+                "proc/meminfo": MEMINFO,
+                "proc/self/cgroup": "0::/box.slice/stretto.service\n",
+                group + "cpu.max": "max 100000\n",
+                group + "memory.max": "max\n",
+                "sys/fs/cgroup/box.slice/cpu.max": "150000 100000\n",
+                "sys/fs/cgroup/box.slice/memory.max": "2000000000\n",
+                "sys/fs/cgroup/box.slice/memory.current": "500000000\n",
+                "sys/fs/cpu.max": "1 100000\n",
+            },
+        )
+    )
+    assert (found.cores, found.memory_bytes, found.free_bytes) == (1.5, 2_000_000_000, 1_500_000_000)
+
+
+@pytest.mark.parametrize("text", ["", "x", "100000", "1 0", "-1 5"])
+def test_what_cannot_be_read_limits_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1}, raising=False)
+    found = read_machine(machine(tmp_path, {"sys/fs/cgroup/cpu.max": text, "sys/fs/cgroup/memory.max": "x"}))
+    assert found.cores == 2.0
+    assert found.free_bytes is None
+
+
+@pytest.mark.torch
+def test_the_probe_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    info = checks.probe_torch()
+    assert info.available
+    assert "cpu" in info.devices
