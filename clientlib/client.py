@@ -1,0 +1,268 @@
+"""The client for threads: every method blocks until its answer is there."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self, TypeVar, Unpack
+
+from clientlib.calls import (
+    ChatOptions,
+    Messages,
+    Sampling,
+    drain_call,
+    health_call,
+    models_call,
+    prompt_messages,
+    requests_call,
+    status_call,
+    stop_call,
+)
+from clientlib.replies import Delta, Health, JsonObject, Model, Reply
+from clientlib.session import Session
+from clientlib.steps import Flow, run_flow
+from clientlib.streaming import ChatStreamCore
+from clientlib.timing import Timeouts
+from clientlib.views import StreamView
+
+T = TypeVar("T")
+
+
+class _Stream(StreamView):
+    """A stream that blocks the thread that reads it."""
+
+    def __init__(self, core: ChatStreamCore, sleep: Callable[[float], object]) -> None:
+        super().__init__(core)
+        self._sleep = sleep
+
+    def __enter__(self) -> Self:
+        run_flow(self._core.open(), self._sleep)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _next(self) -> Delta:
+        delta = run_flow(self._core.advance(), self._sleep)
+        if delta is None:
+            raise StopIteration
+        return delta
+
+
+class ChatStream(_Stream):
+    """An answer in pieces: iterate it for Deltas. Nothing is sent before ``with`` or the first piece.
+
+    Leaving the ``with`` block, close(), or dropping the last reference before the end cancels the generation. Exhausting it gives
+    the connection back. close() may come from another thread; the one that iterates then gets ConnectionLost (``stream_closed``).
+    """
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Delta:
+        return self._next()
+
+
+class TextStream(_Stream):
+    """An answer's text in pieces: iterate it for strings. Otherwise as ChatStream."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> str:
+        while True:
+            delta = self._next()
+            if delta.text and delta.index == 0:
+                return delta.text
+
+
+class Admin:
+    """The control plane, which a daemon has on its Unix socket only (elsewhere: NotFound)."""
+
+    def __init__(self, session: Session, sleep: Callable[[float], object]) -> None:
+        self._session = session
+        self._sleep = sleep
+
+    def status(self) -> JsonObject:
+        """Engine, KV memory, queue, sequences, versions."""
+        return self._run(self._session.fetch(status_call()))
+
+    def requests(self) -> list[JsonObject]:
+        """The requests that wait or run."""
+        return self._run(self._session.fetch(requests_call()))
+
+    def cancel(self, request_id: str) -> bool:
+        """End a request, whoever made it; False when there is none of that id."""
+        return self._run(self._session.cancel(request_id))
+
+    def drain(self) -> JsonObject:
+        """Refuse new work; what runs goes on."""
+        return self._run(self._session.fetch(drain_call()))
+
+    def stop(self, grace_s: float | None = None) -> JsonObject:
+        """Stop the daemon; running answers get ``grace_s`` seconds (None: the daemon's setting)."""
+        return self._run(self._session.fetch(stop_call(grace_s)))
+
+    def _run(self, flow: Flow[T]) -> T:
+        return run_flow(flow, self._sleep)
+
+
+class Client:
+    """A daemon, reached through its Unix socket, or over TCP with ``base_url``. Usable from many threads, and after a fork.
+
+    Args:
+        socket: the daemon's socket; the default one (see default_socket_path) when neither this nor ``base_url`` is given.
+        base_url: ``http://host:port`` instead of a socket.
+        model: the model to name in requests; None asks the daemon once which one it serves.
+        api_key: sent as ``Authorization: Bearer …``.
+        timeouts: the limits of connecting, of silence, and of whole calls.
+        retries: how often to try again after a 429 or 503 that says when to come back (``Retry-After``).
+        sleep: waits between those tries.
+
+    Every call raises ClientError (see clientlib.errors) and takes ``timeout_s``, its limit as a whole, where that makes sense.
+    """
+
+    def __init__(
+        self,
+        socket: str | os.PathLike[str] | None = None,
+        *,
+        base_url: str | None = None,
+        model: str | None = None,
+        api_key: str | None = None,
+        timeouts: Timeouts | None = None,
+        retries: int = 0,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._session = Session(
+            socket=socket,
+            base_url=base_url,
+            model=model,
+            api_key=api_key,
+            timeouts=timeouts,
+            retries=retries,
+        )
+        self._sleep = sleep
+        self.admin = Admin(self._session, sleep)
+
+    def generate(
+        self,
+        prompt: str,
+        *,
+        system: str | None = None,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        stop: str | Sequence[str] | None = None,
+        seed: int | None = None,
+        model: str | None = None,
+        timeout_s: float | None = None,
+        **sampling: Unpack[Sampling],
+    ) -> str:
+        """The answer to one prompt, as text."""
+        options = {
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "stop": stop,
+            "seed": seed,
+            **sampling,
+        }
+        return self._run(self._session.chat(prompt_messages(prompt, system), options, model, timeout_s)).text
+
+    def stream(
+        self,
+        prompt: str,
+        *,
+        system: str | None = None,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        stop: str | Sequence[str] | None = None,
+        seed: int | None = None,
+        model: str | None = None,
+        timeout_s: float | None = None,
+        **sampling: Unpack[Sampling],
+    ) -> TextStream:
+        """The answer to one prompt, in pieces of text as they are made."""
+        options = {
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "stop": stop,
+            "seed": seed,
+            **sampling,
+        }
+        core = self._session.chat_stream(prompt_messages(prompt, system), options, model, timeout_s)
+        return TextStream(core, self._sleep)
+
+    def chat(
+        self,
+        messages: Messages,
+        *,
+        model: str | None = None,
+        timeout_s: float | None = None,
+        **options: Unpack[ChatOptions],
+    ) -> Reply:
+        """The answer to a conversation."""
+        return self._run(self._session.chat(messages, options, model, timeout_s))
+
+    def chat_stream(
+        self,
+        messages: Messages,
+        *,
+        model: str | None = None,
+        timeout_s: float | None = None,
+        **options: Unpack[ChatOptions],
+    ) -> ChatStream:
+        """The answer to a conversation, in pieces as they are made."""
+        return ChatStream(self._session.chat_stream(messages, options, model, timeout_s), self._sleep)
+
+    def models(self) -> tuple[Model, ...]:
+        """The models that the daemon serves."""
+        return self._run(self._session.fetch(models_call()))
+
+    def health(self) -> Health:
+        """Whether the daemon takes work. Not being ready is an answer, not an error."""
+        return self._run(self._session.fetch(health_call()))
+
+    def status(self) -> JsonObject:
+        """As admin.status()."""
+        return self.admin.status()
+
+    def requests(self) -> list[JsonObject]:
+        """As admin.requests()."""
+        return self.admin.requests()
+
+    def cancel(self, request_id: str) -> bool:
+        """As admin.cancel()."""
+        return self.admin.cancel(request_id)
+
+    def drain(self) -> JsonObject:
+        """As admin.drain()."""
+        return self.admin.drain()
+
+    def stop(self, grace_s: float | None = None) -> JsonObject:
+        """As admin.stop()."""
+        return self.admin.stop(grace_s)
+
+    def stats(self) -> dict[str, int]:
+        """``idle``: connections waiting for the next call."""
+        return self._session.pool.stats()
+
+    def close(self) -> None:
+        """Close idle connections. Open streams live on; later calls open connections that they do not keep. Idempotent."""
+        self._session.pool.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self._session.address)!r})"
+
+    def _run(self, flow: Flow[T]) -> T:
+        return run_flow(flow, self._sleep)

@@ -1,0 +1,266 @@
+"""What comes back, as plain data: replies, pieces of streams, models, health. Parsing only, no I/O."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from clientlib.errors import ProtocolError
+from clientlib.http1 import Head
+
+JsonObject = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TopLogprob:
+    """One alternative at a position: its text, natural-log probability, and bytes (a token may be half a character)."""
+
+    token: str
+    logprob: float
+    data: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """The chosen token at a position, and its alternatives, most likely first."""
+
+    token: str
+    logprob: float
+    data: bytes | None
+    top: tuple[TopLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens, counted by the daemon. ``cached_tokens`` of the prompt were not computed again."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One answer. ``finish_reason`` is ``stop``, ``length``, ``tool_calls`` or ``content_filter``."""
+
+    index: int
+    text: str
+    finish_reason: str | None
+    logprobs: tuple[TokenLogprob, ...] = ()
+    tool_calls: tuple[JsonObject, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole answer. ``text`` and ``finish_reason`` are the first choice's; ``raw`` is the reply as it came ({} for a stream)."""
+
+    id: str
+    model: str
+    created: int
+    choices: tuple[Choice, ...]
+    usage: Usage | None
+    request_id: str | None = None
+    raw: JsonObject = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def text(self) -> str:
+        """The first choice's text."""
+        return self.choices[0].text
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why the first choice ended."""
+        return self.choices[0].finish_reason
+
+    @property
+    def logprobs(self) -> tuple[TokenLogprob, ...]:
+        """The first choice's logprobs; empty when none were asked for."""
+        return self.choices[0].logprobs
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """The next piece of choice ``index``. The piece that ends a choice has its ``finish_reason``; ``raw`` is the choice as it came."""
+
+    index: int
+    text: str
+    finish_reason: str | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+    raw: JsonObject = field(default_factory=dict, repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that the daemon serves; ``raw`` has all that it says about it."""
+
+    id: str
+    created: int
+    owned_by: str
+    raw: JsonObject = field(default_factory=dict, repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """``ready``: the daemon takes work. ``state`` is its own word for how it is; ``raw`` has the rest."""
+
+    ready: bool
+    state: str
+    raw: JsonObject = field(default_factory=dict, repr=False, compare=False)
+
+
+def parse_object(head: Head, body: bytes) -> JsonObject:
+    """A reply that is a JSON object. Raises ProtocolError."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(
+            f"The reply is not JSON: {body[:100]!r}.",
+            code="invalid_reply",
+            request_id=head.header("x-request-id"),
+        ) from error
+    return as_object(document, "the reply")
+
+
+def parse_reply(head: Head, body: bytes) -> Reply:
+    """``POST /v1/chat/completions`` without streaming. Raises ProtocolError."""
+    raw = parse_object(head, body)
+    choices = tuple(_choice(as_object(item, "choices[]")) for item in as_list(raw.get("choices"), "choices"))
+    if not choices:
+        raise invalid("choices", [])
+    return Reply(
+        id=as_str(raw.get("id"), "id"),
+        model=as_str(raw.get("model"), "model"),
+        created=as_int(raw.get("created", 0), "created"),
+        choices=tuple(sorted(choices, key=lambda choice: choice.index)),
+        usage=parse_usage(raw.get("usage")),
+        request_id=head.header("x-request-id"),
+        raw=raw,
+    )
+
+
+def parse_models(head: Head, body: bytes) -> tuple[Model, ...]:
+    """``GET /v1/models``. Raises ProtocolError."""
+    return tuple(
+        _model(as_object(item, "data[]")) for item in as_list(parse_object(head, body).get("data"), "data")
+    )
+
+
+def parse_health(head: Head, body: bytes) -> Health:
+    """``GET /health``: 200 when ready, 503 when not. Raises ProtocolError."""
+    raw = parse_object(head, body)
+    ready = head.status == 200
+    error = raw.get("error")
+    refusal = error.get("code") if isinstance(error, dict) else None
+    state = raw.get("state") or raw.get("status") or refusal or ("ready" if ready else "not ready")
+    return Health(ready, str(state), raw)
+
+
+def parse_request_list(head: Head, body: bytes) -> list[JsonObject]:
+    """``GET /admin/requests``: an object with the list under ``requests`` or ``data``. Raises ProtocolError."""
+    raw = parse_object(head, body)
+    listed = raw.get("requests", raw.get("data"))
+    return [as_object(item, "requests[]") for item in as_list(listed, "requests")]
+
+
+def parse_usage(raw: Any) -> Usage | None:
+    """A ``usage`` member; None for null. Raises ProtocolError."""
+    if raw is None:
+        return None
+    usage = as_object(raw, "usage")
+    prompt = as_int(usage.get("prompt_tokens"), "usage.prompt_tokens")
+    completion = as_int(usage.get("completion_tokens"), "usage.completion_tokens")
+    details = as_object(usage.get("prompt_tokens_details") or {}, "usage.prompt_tokens_details")
+    return Usage(
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        total_tokens=as_int(usage.get("total_tokens", prompt + completion), "usage.total_tokens"),
+        cached_tokens=as_int(details.get("cached_tokens") or 0, "usage.prompt_tokens_details.cached_tokens"),
+    )
+
+
+def parse_logprobs(raw: Any) -> tuple[TokenLogprob, ...]:
+    """A choice's ``logprobs`` member; empty for null. Raises ProtocolError."""
+    if raw is None:
+        return ()
+    found = []
+    for item in as_list(as_object(raw, "logprobs").get("content") or [], "logprobs.content"):
+        entry = as_object(item, "logprobs.content[]")
+        alternatives = as_list(entry.get("top_logprobs") or [], "top_logprobs")
+        top = tuple(TopLogprob(*_token(as_object(each, "top_logprobs[]"))) for each in alternatives)
+        found.append(TokenLogprob(*_token(entry), top))
+    return tuple(found)
+
+
+def _token(entry: Mapping[str, Any]) -> tuple[str, float, bytes | None]:
+    logprob, data = entry.get("logprob"), entry.get("bytes")
+    if not isinstance(logprob, int | float):
+        raise invalid("logprob", logprob)
+    try:
+        return as_str(entry.get("token"), "token"), float(logprob), None if data is None else bytes(data)
+    except (TypeError, ValueError):
+        raise invalid("bytes", data) from None
+
+
+def _choice(raw: JsonObject) -> Choice:
+    message = as_object(raw.get("message"), "message")
+    return Choice(
+        index=as_int(raw.get("index", 0), "index"),
+        text=as_str(message.get("content") or "", "message.content"),
+        finish_reason=optional_str(raw.get("finish_reason"), "finish_reason"),
+        logprobs=parse_logprobs(raw.get("logprobs")),
+        tool_calls=tuple(
+            as_object(call, "tool_calls[]") for call in as_list(message.get("tool_calls") or [], "tool_calls")
+        ),
+    )
+
+
+def _model(raw: JsonObject) -> Model:
+    return Model(
+        id=as_str(raw.get("id"), "id"),
+        created=as_int(raw.get("created", 0), "created"),
+        owned_by=as_str(raw.get("owned_by", ""), "owned_by"),
+        raw=raw,
+    )
+
+
+def invalid(name: str, value: object) -> ProtocolError:
+    """The error for a member that is not what the wire format says."""
+    return ProtocolError(
+        f"The reply's {name} is not what it should be: {value!r:.100}.", code="invalid_reply"
+    )
+
+
+def as_object(value: Any, name: str) -> JsonObject:
+    """``value``, if it is a JSON object. Raises ProtocolError."""
+    if not isinstance(value, dict):
+        raise invalid(name, value)
+    return value
+
+
+def as_list(value: Any, name: str) -> list[Any]:
+    """``value``, if it is a JSON array. Raises ProtocolError."""
+    if not isinstance(value, list):
+        raise invalid(name, value)
+    return value
+
+
+def as_str(value: Any, name: str) -> str:
+    """``value``, if it is a string. Raises ProtocolError."""
+    if not isinstance(value, str):
+        raise invalid(name, value)
+    return value
+
+
+def optional_str(value: Any, name: str) -> str | None:
+    """``value``, if it is a string or null. Raises ProtocolError."""
+    return None if value is None else as_str(value, name)
+
+
+def as_int(value: Any, name: str) -> int:
+    """``value``, if it is an integer. Raises ProtocolError."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise invalid(name, value)
+    return value
