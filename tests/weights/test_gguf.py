@@ -285,7 +285,7 @@ def test_damage_is_refused_or_harmless(tmp_path: Path) -> None:
     path, refusals, codes = tmp_path / "damaged.gguf", 0, set[str]()
     tracemalloc.start()
     try:
-        for _ in range(600):
+        for _ in range(300):
             data = bytearray(whole)
             for _ in range(rng.choice((1, 1, 2, 8))):
                 # The sizes and tensor table, where damage matters most, half of the time.
@@ -319,7 +319,7 @@ def test_damage_is_refused_or_harmless(tmp_path: Path) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert 100 < refusals < 600
+    assert 50 < refusals < 300
     assert codes == {"model_invalid", "model_unsupported"}
     assert peak < 32 << 20
 

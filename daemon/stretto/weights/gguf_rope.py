@@ -68,7 +68,8 @@ def read_rope(
         return RopeConfig(base, dims, attention_scale=scale)
     if kind == "linear":
         return RopeConfig(base, dims, "linear", factor, attention_scale=scale)
-    if number("scaling.yarn_ext_factor", 1.0) != 1.0:
+    # A negative value asks for the kind's own default, which is 1 for YaRN.
+    if number("scaling.yarn_ext_factor", 1.0) not in (1.0, -1.0):
         raise unsupported(path, f"{prefix}scaling.yarn_ext_factor is not computed here")
     if not (math.isfinite(factor) and factor > 0):
         raise invalid(path, f"{prefix}scaling.factor is {factor}")
