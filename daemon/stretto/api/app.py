@@ -1,0 +1,71 @@
+"""The routes, and the public application that serves them over TCP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from starlette.routing import BaseRoute, Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from stretto.api.auth import BearerGuard
+from stretto.api.chat import ChatCompletions
+from stretto.api.health import HealthRoute
+from stretto.api.models import ModelDetail, ModelList
+from stretto.api.ports import PipelinePort
+from stretto.api.replies import ErrorReplies, RequestTag, no_such_route
+from stretto.serving import CrossOrigin, HostGuard
+
+
+def shared_routes(pipeline: PipelinePort, *, ping_interval_s: float) -> list[BaseRoute]:
+    """The routes that the public port and the Unix socket both have."""
+    return [
+        Route("/health", HealthRoute(pipeline, "live"), methods=["GET"]),
+        Route("/health/live", HealthRoute(pipeline, "live"), methods=["GET"]),
+        Route("/health/ready", HealthRoute(pipeline, "ready"), methods=["GET"]),
+        Route("/v1/models", ModelList(pipeline), methods=["GET"]),
+        Route("/v1/models/{model_id:path}", ModelDetail(pipeline), methods=["GET"]),
+        Route(
+            "/v1/chat/completions", ChatCompletions(pipeline, ping_interval_s=ping_interval_s), methods=["POST"]
+        ),
+    ]
+
+
+class Routes:
+    """A router whose refusals are exceptions, for ErrorReplies to answer."""
+
+    def __init__(self, routes: Sequence[BaseRoute]) -> None:
+        self._router = Router(routes, redirect_slashes=False, default=no_such_route)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Route the request."""
+        scope["app"] = self  # with it, Starlette raises for a wrong method instead of answering in plain text
+        await self._router(scope, receive, send)
+
+
+def public_app(
+    pipeline: PipelinePort,
+    *,
+    api_key: str | None = None,
+    ping_interval_s: float = 10.0,
+    bound_host: str = "127.0.0.1",
+    allowed_hosts: Iterable[str] = (),
+    cors_origins: Iterable[str] = (),
+) -> ASGIApp:
+    """The application for the public port.
+
+    From the outside in: every reply gets its request id; the Host must be ours (403); origins named in ``cors_origins``, and no
+    others, get CORS headers; errors become JSON; ``/v1`` asks for the key.
+
+    Args:
+        pipeline: does the work.
+        api_key: guards ``/v1``; None leaves it open.
+        ping_interval_s: longest silence in a stream.
+        bound_host: the address that is listened on.
+        allowed_hosts: further names by which clients may call us.
+        cors_origins: origins of web pages that may read replies.
+    """
+    routes = Routes(shared_routes(pipeline, ping_interval_s=ping_interval_s))
+    answering = ErrorReplies(BearerGuard(routes, api_key=api_key))
+    return RequestTag(
+        HostGuard(CrossOrigin(answering, allowed=cors_origins), bound_host=bound_host, names=allowed_hosts)
+    )

@@ -1,0 +1,33 @@
+"""The application on the Unix socket: everything the public port has, and the admin routes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from starlette.types import ASGIApp
+
+from stretto.api import ErrorReplies, PipelinePort, RequestTag, Routes, shared_routes
+from stretto.control.admin import Admin
+from stretto.control.peers import PeerGuard
+
+
+def control_app(
+    pipeline: PipelinePort,
+    *,
+    on_stop: Callable[[float | None], None],
+    on_drain: Callable[[], None],
+    ping_interval_s: float = 10.0,
+    uids: Collection[int] | None = None,
+) -> ASGIApp:
+    """The application for the Unix socket. There is no key and no Host check: the kernel says who calls.
+
+    Args:
+        pipeline: does the work.
+        on_stop: begins the daemon's end; gets the grace in seconds, or None for the configured one.
+        on_drain: begins refusing new work.
+        ping_interval_s: longest silence in a stream.
+        uids: user ids that may call; by default the daemon's own and root.
+    """
+    admin = Admin(pipeline, on_stop=on_stop, on_drain=on_drain)
+    routes = Routes([*shared_routes(pipeline, ping_interval_s=ping_interval_s), *admin.routes()])
+    return RequestTag(ErrorReplies(PeerGuard(routes, uids=uids)))
