@@ -1,1 +1,1 @@
-"""Wire dialects: bytes to canonical requests, canonical events to bytes."""
+"""Wire dialects: bytes to a canonical request, canonical events to bytes. No decisions, no I/O."""

@@ -1,0 +1,92 @@
+"""Whatever is sent, the answer is a Request or an InvalidRequest."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stretto.conversation import Request
+from stretto.dialects.openai_chat import error_body, parse_chat
+from stretto.dialects.openai_fields import field_table
+from stretto.errors import InvalidRequest
+from support.conversation_requests import CALL, CALLING, USER
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(10**39), 10**39),
+    st.integers(-3, 25),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=6),
+    st.sampled_from(["text", "user", "assistant", "tool", "function", "none", "c1", "{}"]),
+)
+ANYTHING = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(
+        st.sampled_from(["type", "text", "role", "content", "id", "function", "name", "arguments", "7"]) | st.text(max_size=4),
+        inner,
+        max_size=4,
+    ),
+    max_leaves=12,
+)  # fmt: skip
+
+
+def mutated(value: Any) -> st.SearchStrategy[Any]:
+    """A good value with something in it replaced by anything."""
+    options: list[st.SearchStrategy[Any]] = [ANYTHING, st.just(value)]
+    if isinstance(value, dict):
+        options += [st.fixed_dictionaries({k: mutated(v) for k, v in value.items()})]
+    if isinstance(value, list):
+        options += [st.tuples(*(mutated(v) for v in value)).map(list)]
+    return st.one_of(options)
+
+
+GOOD_MESSAGES = [
+    USER,
+    CALLING,
+    {"role": "tool", "tool_call_id": CALL["id"], "content": [{"type": "text", "text": "x"}]},
+]
+BODIES = st.one_of(
+    ANYTHING,
+    st.dictionaries(st.sampled_from(sorted(field_table().known)), ANYTHING, max_size=8),
+    st.builds(
+        lambda messages, more: {"model": "m", "messages": messages, **more},
+        mutated(GOOD_MESSAGES),
+        st.dictionaries(st.sampled_from(sorted(field_table().known)), ANYTHING, max_size=2),
+    ),
+)  # fmt: skip
+
+
+@settings(max_examples=150, suppress_health_check=list(HealthCheck), deadline=None)
+@given(BODIES)
+def test_any_json_is_parsed_or_refused(document: Any) -> None:
+    try:
+        parsed = parse_chat(json.dumps(document).encode(), request_id="chatcmpl-1")
+    except InvalidRequest as error:
+        parsed = None
+        refused = json.loads(error_body(error))["error"]
+    if parsed is not None:
+        assert isinstance(parsed, Request)
+        assert parsed.messages
+    else:
+        assert refused["type"] == "invalid_request_error"
+        assert refused["code"]
+        assert len(refused["message"]) < 1000
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=80))
+def test_any_few_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse_chat(data, request_id="chatcmpl-1")
+    assert json.loads(error_body(caught.value))["error"]["code"] in {
+        "invalid_json",
+        "invalid_request_body",
+        "missing_parameter",
+        "unknown_parameter",
+    }
