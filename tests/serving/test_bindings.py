@@ -220,12 +220,14 @@ def test_lock_file(tmp_path: Path) -> None:
 
 def test_lock_is_not_inherited_by_children(tmp_path: Path) -> None:
     lock = LockFile(tmp_path / "lock")
-    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, close_fds=False)
-    lock.close()
-    try:
+    code = "import sys; print('up', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=False
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"up\n"  # it has been executed: only now are descriptors closed
+        lock.close()
         LockFile(tmp_path / "lock").close()
-    finally:
-        child.communicate()
 
 
 async def test_peer_is_known_on_a_unix_socket(directory: Path) -> None:
