@@ -38,8 +38,7 @@ from stretto.serving import (
 if TYPE_CHECKING:
     from stretto.settings import Settings
 
-_ENGINE_STOP_S = 10.0
-_FEWEST_WATCHDOG_POLLS = 4
+_ENGINE_STOP_S = 5.0
 
 
 def run(settings: Settings) -> int:
@@ -51,9 +50,14 @@ def run(settings: Settings) -> int:
     with setup_logging(LogConfig(format=settings.log_format, level=settings.log_level)):
         daemon = Daemon(settings, DaemonLog())
         try:
-            return trio.run(daemon.main)
+            status = trio.run(daemon.main)
         except BaseExceptionGroup as group:
             raise _first(group) from None
+    if daemon.engine_stuck:
+        # A thread in native code cannot be ended, and the interpreter would wait for it, or abort, on its way out.
+        sys.stdout.flush()
+        os._exit(status)
+    return status
 
 
 class Daemon:
@@ -66,10 +70,12 @@ class Daemon:
         self._stopping = trio.Event()
         self._grace_s = settings.drain_grace_s
         self._pipeline: Pipeline | None = None
+        self.engine_stuck = False
+        """Whether the engine's thread is still in a step (or a load) that does not end."""
 
     async def main(self) -> int:
         """From nothing to ready to nothing; see the module's text."""
-        status = 1
+        status = 0  # what a second signal cuts short was asked to be cut
         async with trio.open_nursery() as nursery:
             await nursery.start(self._watch_signals, nursery.cancel_scope)
             try:
@@ -78,8 +84,6 @@ class Daemon:
                 self._log.error(str(error), code=error.code)
                 status = 2 if isinstance(error, SettingsError) else 1
             nursery.cancel_scope.cancel()
-        if nursery.cancel_scope.cancelled_caught:
-            status = 0  # a second signal; what it cut short was asked to be cut
         self._log.stopped(status=status)
         return status
 
@@ -102,11 +106,10 @@ class Daemon:
                     return 0
                 await self._serve(held, passed, chosen, engine, facts)
             finally:
-                ended = await engine.aclose(_ENGINE_STOP_S)
-            if not ended:
+                self.engine_stuck = not await engine.aclose(_ENGINE_STOP_S)
+            if self.engine_stuck:
                 self._log.error("The engine is stuck in a step and was left behind.")
-                _leave_without_waiting(1)
-        return 0
+        return int(self.engine_stuck)
 
     def _engine_config(self) -> EngineConfig:
         settings = self._settings
@@ -148,11 +151,8 @@ class Daemon:
 
         settings = self._settings
         pipeline = self._pipeline = self._make_pipeline(chosen, engine, facts)
-        http = passed.get("http") or [bind_tcp(settings.host, settings.port)]
-        control = passed.get("control")
-        if not control:
-            binding = held.enter_context(bind_unix(settings.socket))
-            control = [binding.socket]
+        control = passed.get("control") or [held.enter_context(bind_unix(settings.socket)).socket]
+        http = passed.get("http") or [held.enter_context(bind_tcp(settings.host, settings.port))]
         counters = {"http": Counters(), "control": Counters()}
         pipeline.report("connections", lambda: {name: counter.stats() for name, counter in counters.items()})
         limits = self._limits()
@@ -297,9 +297,3 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-def _leave_without_waiting(status: int) -> None:
-    """End the process although a thread is stuck in native code; joining it would wait for ever."""
-    sys.stdout.flush()
-    os._exit(status)

@@ -18,7 +18,7 @@ ENDLESS = ("--echo", "repeat=0,decode_delay_s=0.005,context_tokens=100000")
 def engine_requests(daemon: RunningDaemon) -> list[dict[str, Any]]:
     status, body = exchange_json(daemon.socket, "GET", "/admin/requests")
     assert status == 200
-    requests: list[dict[str, Any]] = body["requests"]
+    requests: list[dict[str, Any]] = body["data"]
     return requests
 
 

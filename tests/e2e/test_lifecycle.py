@@ -138,7 +138,7 @@ def test_a_signal_during_load_stops_the_load(tmp_path: Path) -> None:
         process = subprocess.Popen(
             daemon_command(
                 "--port", "0", "--socket", str(tmp_path / "r" / "s.sock"), "--state-dir", str(tmp_path / "d"),
-                *ECHO, "--echo", "load_delay_s=600",
+                *ECHO, "--echo", "load_delay_s=20",
             ),
             stdout=subprocess.PIPE, stderr=log, env=daemon_environment(),
         )  # fmt: skip
@@ -147,7 +147,7 @@ def test_a_signal_during_load_stops_the_load(tmp_path: Path) -> None:
         assert time.monotonic() < deadline
         assert process.poll() is None
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert output == b""
     assert b"Traceback" not in log_path.read_bytes()
@@ -243,7 +243,17 @@ def test_a_reader_that_stalls_does_not_hold_the_stop(tmp_path: Path) -> None:
 
 def test_ready_tells_the_truth_about_a_stalled_engine(tmp_path: Path) -> None:
     with running(
-        tmp_path, *ECHO, "--echo", "stall_at_step=1", "--step-deadline-s", "0.2", "--drain-grace-s", "1"
+        tmp_path,
+        *ECHO,
+        "--echo",
+        "stall_at_step=1",
+        "--step-deadline-s",
+        "0.2",
+        "--stall-target-ms",
+        "100",
+        "--drain-grace-s",
+        "0",
+        exit_status=1,
     ) as daemon:
         assert exchange_json(daemon.port, "GET", "/health/ready")[0] == 200
         with connect(daemon.port) as sock:
@@ -265,15 +275,15 @@ def test_a_failing_step_ends_only_its_own(tmp_path: Path) -> None:
 
 
 def test_an_api_key_guards_v1_on_tcp_only(tmp_path: Path) -> None:
-    with running(tmp_path, *ECHO, "--api-key", "open sesame") as daemon:
+    with running(tmp_path, *ECHO, "--api-key", "open-sesame") as daemon:
         assert exchange_json(daemon.port, "GET", "/health")[0] == 200
         for headers in (None, {"Authorization": "Bearer wrong"}):
             status, body = exchange_json(daemon.port, "GET", "/v1/models", headers=headers)
             assert (status, body["error"]["code"]) == (401, "invalid_api_key")
-        key = {"Authorization": "Bearer open sesame"}
+        key = {"Authorization": "Bearer open-sesame"}
         assert exchange_json(daemon.port, "GET", "/v1/models", headers=key)[0] == 200
         assert exchange_json(daemon.socket, "GET", "/v1/models")[0] == 200
-        assert "open sesame" not in daemon.log
+        assert "open-sesame" not in daemon.log
 
 
 def test_a_foreign_host_is_refused_on_every_route(echo_daemon: RunningDaemon) -> None:
@@ -284,7 +294,15 @@ def test_a_foreign_host_is_refused_on_every_route(echo_daemon: RunningDaemon) ->
 
 def test_pings_come_while_nothing_else_does(tmp_path: Path) -> None:
     with running(
-        tmp_path, *ECHO, "--echo", "stall_at_step=1", "--ping-interval-s", "0.1", "--drain-grace-s", "1"
+        tmp_path,
+        *ECHO,
+        "--echo",
+        "stall_at_step=1",
+        "--ping-interval-s",
+        "0.1",
+        "--drain-grace-s",
+        "0",
+        exit_status=1,
     ) as daemon:
         with connect(daemon.port) as sock:
             sock.sendall(request_bytes("POST", "/v1/chat/completions", chat(stream=True)))

@@ -69,9 +69,16 @@ def launch(directory: Path, *flags: str, env: Mapping[str, str] | None = None) -
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, env=daemon_environment(env)
         )
-    line = _read_line(process, log_path)
-    found = re.search(r"url=(http://\S+)", line)
-    assert found, f"no url in the ready line {line!r}"
+    try:
+        line = _read_line(process, log_path)
+        found = re.search(r"url=(http://\S+)", line)
+        assert found, f"no url in the ready line {line!r}"
+    except BaseException:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+        raise
     return RunningDaemon(process, line, found[1], socket, log_path)
 
 
@@ -82,8 +89,6 @@ def _read_line(process: subprocess.Popen[bytes], log_path: Path) -> str:
     while not line.endswith(b"\n"):
         left = deadline - time.monotonic()
         if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
-            process.kill()
-            process.wait()
             raise AssertionError(f"not ready after {START_LIMIT_S} s; log:\n{log_path.read_text()}")
         piece = os.read(process.stdout.fileno(), 4096)
         if not piece:
@@ -95,13 +100,15 @@ def _read_line(process: subprocess.Popen[bytes], log_path: Path) -> str:
 
 
 @contextmanager
-def running(directory: Path, *flags: str, env: Mapping[str, str] | None = None) -> Iterator[RunningDaemon]:
-    """A daemon for the length of a block; it must end by SIGTERM with status 0."""
+def running(
+    directory: Path, *flags: str, env: Mapping[str, str] | None = None, exit_status: int = 0
+) -> Iterator[RunningDaemon]:
+    """A daemon for the length of a block; it must end by SIGTERM with that status (1 for one whose engine is stuck)."""
     daemon = launch(directory, *flags, env=env)
     try:
         yield daemon
         status = daemon.stop()
-        assert status == 0, f"exit status {status}; log:\n{daemon.log}"
+        assert status == exit_status, f"exit status {status}; log:\n{daemon.log}"
     finally:
         if daemon.process.poll() is None:
             daemon.process.kill()

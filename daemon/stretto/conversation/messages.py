@@ -136,4 +136,6 @@ class Request:
         return replace(self.sampling, seed=(self.sampling.seed + index * _SEED_STRIDE) % 2**63)
 
 
-_SEED_STRIDE = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: neighbouring seeds do not collide with neighbouring answers
+_SEED_STRIDE = (
+    0x9E3779B97F4A7C15  # 2**64 / golden ratio: neighbouring seeds do not collide with neighbouring answers
+)
