@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from stretto.conversation import TextAssembler, Tokenizer
 from stretto.conversation.events import Done, Event, Finish, Usage
 from stretto.conversation.messages import Request
-from stretto.engine import Generation, Outcome, Phase, Update
+from stretto.engine import CacheMiss, Generation, Outcome, Phase, Update
 from stretto.errors import EngineError, RequestCancelled
 
 
@@ -63,9 +63,11 @@ class Progress:
 
     request: Request
     started: float
+    phase_started: float
     phase: str = "accepted"
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    cache_miss: CacheMiss | None = None
     prefilled_tokens: int = 0
     completion_tokens: int = 0
     first_token_s: float | None = None
@@ -94,6 +96,7 @@ class Answer:
         self._progress = progress
         self._on_phase = on_phase
         self._clock = clock
+        self._reuse: dict[str, tuple[int, CacheMiss | None]] = {}
         self._pending: deque[Event] = deque()
         self._done = False
 
@@ -140,6 +143,11 @@ class Answer:
         """Whether every choice has ended."""
         return all(choice.ended for choice in self._choices.values())
 
+    @property
+    def cache_miss(self) -> CacheMiss | None:
+        """Why not all of the prompt that could be reused was; known from the first event on."""
+        return self._progress.cache_miss
+
     def close(self) -> None:
         """Cancel whatever still runs. Idempotent."""
         for name, choice in self._choices.items():
@@ -162,8 +170,9 @@ class Answer:
         progress = self._progress
         progress.prefilled_tokens = max(progress.prefilled_tokens, update.prefilled_tokens)
         progress.completion_tokens += len(update.tokens)
-        if update.outcome is not None:
-            progress.cached_tokens = max(progress.cached_tokens, update.outcome.cached_tokens)
+        # Of several answers one computes the prompt and the others share it: what the request saved is what that one found.
+        self._reuse[update.id] = update.cached_tokens, update.cache_miss
+        progress.cached_tokens, progress.cache_miss = min(self._reuse.values(), key=lambda reuse: reuse[0])
         if update.tokens and progress.first_token_s is None:
             progress.first_token_s = self._clock() - progress.started
         if update.outcome is None and _ORDER.index(update.phase.value) > _ORDER.index(progress.phase):

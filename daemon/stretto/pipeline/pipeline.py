@@ -5,6 +5,7 @@ Every check that can fail is made in ``Pipeline.answer`` before it yields, so th
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -44,6 +45,7 @@ class RequestLog(Protocol):
         queued_s: float,
         prefill_s: float,
         decode_s: float,
+        cache_miss: str | None = None,
     ) -> None: ...
     def cancelled(self, request_id: str, *, phase: str, completion_tokens: int, after_s: float) -> None: ...
     def failed(self, request_id: str, *, phase: str, code: str, after_s: float) -> None: ...
@@ -109,7 +111,8 @@ class Pipeline:
         self.model.resolve(request.model)
         if self._draining:
             raise draining_error()
-        progress = Progress(request, self._clock())
+        now = self._clock()
+        progress = Progress(request, started=now, phase_started=now)
         self._log.accepted(request.id, stream=request.stream, choices=request.n)
         try:
             with self._admission.enter(request.n), self._tracked(progress):
@@ -150,6 +153,7 @@ class Pipeline:
         progress.prompt_tokens = len(prompt_ids)
         self._log.queued(request.id, prompt_tokens=len(prompt_ids), max_tokens=max_tokens)
         progress.phase = "queued"
+        progress.phase_started = self._clock()
         generation = self._engine.submit(
             *(
                 SequenceRequest(
@@ -191,6 +195,7 @@ class Pipeline:
                 "choices": progress.request.n,
                 "prompt_tokens": progress.prompt_tokens,
                 "prefilled_tokens": progress.prefilled_tokens,
+                "cached_tokens": progress.cached_tokens,
                 "completion_tokens": progress.completion_tokens,
                 "max_tokens": progress.request.max_tokens,
                 "age_s": round(now - progress.started, 3),
@@ -217,6 +222,7 @@ class Pipeline:
         health = self.health()
         return {
             "version": __version__,
+            "pid": os.getpid(),
             "state": health.state,
             "ready": health.ready,
             "uptime_s": round(self._clock() - self._started, 3),
@@ -264,7 +270,8 @@ class Pipeline:
                 self._idle.set()
 
     def _log_phase(self, progress: Progress) -> None:
-        since_s = self._clock() - progress.started
+        now = self._clock()
+        since_s, progress.phase_started = now - progress.phase_started, now
         if progress.phase == "prefilling":
             self._log.prefilling(progress.request.id, prompt_tokens=progress.prompt_tokens, queued_s=since_s)
         elif progress.phase == "generating":
@@ -300,6 +307,7 @@ class Pipeline:
             decode_s=max(
                 (timing.decode_s for timing in timings), default=max(0.0, total_s - queued_s - prefill_s)
             ),
+            cache_miss=None if answer.cache_miss is None else str(answer.cache_miss),
         )
 
 
