@@ -23,6 +23,8 @@ from stretto.pipeline.health import judge_health
 def test_states(
     alive: bool, busy: bool, age_s: float, draining: bool, state: str, live: bool, ready: bool
 ) -> None:
-    progress = EngineProgress(busy=busy, last_step_age_s=age_s, steps=3, alive=alive, state="ready" if alive else "lost")
+    progress = EngineProgress(
+        busy=busy, last_step_age_s=age_s, steps=3, alive=alive, state="ready" if alive else "lost"
+    )
     health = judge_health(progress, draining, step_deadline_s=10.0)
     assert (health.state, health.live, health.ready) == (state, live, ready)

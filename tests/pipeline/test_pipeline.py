@@ -1,0 +1,286 @@
+"""The walk of a request over the echo backend: every refusal before the first event, every ending accounted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from stretto.backends.echo import ECHO_CHAT_TEMPLATE, EchoBackend, EchoScript, EchoTokenizer
+from stretto.conversation import (
+    ChatTemplate,
+    Done,
+    Event,
+    Finish,
+    Message,
+    Request,
+    SamplingParams,
+    TextDelta,
+    TextPart,
+)
+from stretto.engine import EngineClient, EngineConfig
+from stretto.errors import (
+    ContextLengthExceeded,
+    EngineError,
+    InvalidRequest,
+    NotFound,
+    QueueFull,
+    RequestCancelled,
+    Unavailable,
+)
+from stretto.pipeline import Admission, Pipeline, ServedModel
+
+
+class Recorder:
+    """A request log that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, dict[str, Any]]] = []
+
+    def __getattr__(self, event: str) -> Any:
+        return lambda request_id, **fields: self.lines.append((event, fields))
+
+    @property
+    def events(self) -> list[str]:
+        return [event for event, _ in self.lines]
+
+
+@asynccontextmanager
+async def pipeline_with(
+    script: EchoScript | None = None,
+    *,
+    template: bool = True,
+    max_batch: int = 4,
+    queue_limit: int = 4,
+    **options: Any,
+) -> AsyncIterator[tuple[Pipeline, EngineClient, EchoBackend, Recorder]]:
+    tokenizer = EchoTokenizer()
+    backend = EchoBackend(script or EchoScript())
+    log = Recorder()
+    async with EngineClient(backend, EngineConfig(max_batch=max_batch)) as engine:
+        facts = await engine.load()
+        yield (
+            Pipeline(
+                model=ServedModel(
+                    "echo", ("alias",), 0, facts.max_context_tokens, "echo", "echo", "cpu", "int32"
+                ),
+                engine=engine,
+                tokenizer=tokenizer,
+                template=ChatTemplate(ECHO_CHAT_TEMPLATE) if template else None,
+                admission=Admission(max_batch, queue_limit, waiting=lambda: engine.stats().queued),
+                log=log,
+                **options,
+            ),
+            engine,
+            backend,
+            log,
+        )
+        backend.release()
+
+
+def ask(text: str = "hello", request_id: str = "r", model: str = "echo", **fields: Any) -> Request:
+    return Request(request_id, model, (Message("user", (TextPart(text),)),), **fields)
+
+
+async def collect(pipeline: Pipeline, request: Request) -> list[Event]:
+    async with pipeline.answer(request) as answer:
+        return [event async for event in answer]
+
+
+def text_of(events: list[Event], index: int = 0) -> str:
+    return "".join(event.text for event in events if isinstance(event, TextDelta) and event.index == index)
+
+
+async def idle(engine: EngineClient) -> None:
+    """Return when the engine holds no sequence."""
+    while engine.progress().busy:
+        await trio.lowlevel.checkpoint()
+
+
+async def test_an_answer_ends_with_finish_and_usage() -> None:
+    async with pipeline_with() as (pipeline, _, _, log):
+        events = await collect(pipeline, ask("so it goes"))
+    assert text_of(events) == "so it goes"
+    assert events[-2] == Finish(0, "stop")
+    assert isinstance(events[-1], Done)
+    prompt = "<|im_start|>user\nso it goes<|im_end|>\n<|im_start|>assistant\n"
+    assert events[-1].usage.prompt_tokens == len(EchoTokenizer().encode(prompt, allow_special=True))
+    assert events[-1].usage.completion_tokens == len("so it goes") + 1
+    assert log.events[0] == "accepted"
+    assert log.events[-1] == "completed"
+
+
+async def test_length_ends_an_answer_at_its_limit() -> None:
+    async with pipeline_with() as (pipeline, _, _, _):
+        events = await collect(pipeline, ask("abcdef", max_tokens=3))
+    assert text_of(events) == "abc"
+    assert events[-2] == Finish(0, "length")
+    assert isinstance(events[-1], Done)
+    assert events[-1].usage.completion_tokens == 3
+
+
+async def test_a_stop_string_ends_the_answer_the_count_and_the_work() -> None:
+    async with pipeline_with(EchoScript(repeat=0)) as (pipeline, engine, _, log):
+        events = await collect(pipeline, ask("one STOP two", stop=("STOP",)))
+        await idle(engine)
+    assert text_of(events) == "one "
+    assert events[-2] == Finish(0, "stop", "STOP")
+    assert isinstance(events[-1], Done)
+    assert events[-1].usage.completion_tokens == len("one STOP")
+    assert log.events[-1] == "completed"
+
+
+async def test_several_choices_each_finish_once() -> None:
+    async with pipeline_with() as (pipeline, _, _, _):
+        events = await collect(pipeline, ask("three", n=3))
+    assert [text_of(events, index) for index in range(3)] == ["three"] * 3
+    assert sorted(event.index for event in events if isinstance(event, Finish)) == [0, 1, 2]
+    assert isinstance(events[-1], Done)
+    assert events[-1].usage.completion_tokens == 3 * (len("three") + 1)
+
+
+async def test_seeded_choices_differ_and_repeat() -> None:
+    script = EchoScript(peak=2.0)
+    sampling = SamplingParams(temperature=1.0, seed=5)
+    async with pipeline_with(script) as (pipeline, _, _, _):
+        runs = [
+            await collect(pipeline, ask("x", n=2, sampling=sampling, max_tokens=12, request_id=name))
+            for name in "ab"
+        ]
+    first, second = ([text_of(events, index) for index in range(2)] for events in runs)
+    assert first == second
+    assert first[0] != first[1]
+
+
+async def test_leaving_early_cancels_the_work() -> None:
+    async with pipeline_with(EchoScript(repeat=0)) as (pipeline, engine, _, log):
+        async with pipeline.answer(ask()) as answer:
+            await answer.__anext__()
+        await idle(engine)
+        assert pipeline.requests() == []
+        assert pipeline.status()["admission"]["inside"] == 0  # type: ignore[index]
+    assert log.events[-1] == "cancelled"
+
+
+async def test_a_cancelled_reader_cancels_the_work() -> None:
+    async with pipeline_with(EchoScript(stall_at_step=1)) as (pipeline, engine, backend, log):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(collect, pipeline, ask())
+            await trio.to_thread.run_sync(backend.stalled.wait)
+            nursery.cancel_scope.cancel()
+        backend.release()
+        await idle(engine)
+    assert log.events[-1] == "cancelled"
+
+
+async def test_an_administrator_s_cancel_is_told_to_the_caller() -> None:
+    async with pipeline_with(EchoScript(repeat=0)) as (pipeline, engine, _, log):
+
+        async def cancelled_midway() -> None:
+            async with pipeline.answer(ask()) as answer:
+                async for _ in answer:
+                    assert pipeline.cancel("r")
+
+        with pytest.raises(RequestCancelled):
+            await cancelled_midway()
+        await idle(engine)
+        assert not pipeline.cancel("r")
+    assert log.lines[-1][1]["code"] == "request_cancelled"
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "param"),
+    [
+        (ask(model="other"), NotFound, "model"),
+        (ask("x" * 5000), ContextLengthExceeded, "messages"),
+        (ask(max_tokens=5000), ContextLengthExceeded, "max_tokens"),
+        (ask(n=9), InvalidRequest, "n"),
+    ],
+)
+async def test_refusals_come_before_the_first_event(
+    request_: Request, error: type[Exception], param: str
+) -> None:
+    async with pipeline_with() as (pipeline, _, _, _):
+        with pytest.raises(error) as caught:
+            async with pipeline.answer(request_):
+                raise AssertionError("entered")
+        assert caught.value.param == param  # type: ignore[attr-defined]
+        assert pipeline.requests() == []
+
+
+async def test_the_context_is_used_to_its_last_token() -> None:
+    async with pipeline_with(EchoScript(context_tokens=100, repeat=0)) as (pipeline, _, _, _):
+        events = await collect(pipeline, ask())
+        assert isinstance(events[-1], Done)
+        assert events[-1].usage.total_tokens == 100
+        prompt_tokens = events[-1].usage.prompt_tokens
+        await collect(pipeline, ask(max_tokens=100 - prompt_tokens))
+        with pytest.raises(ContextLengthExceeded) as caught:
+            await collect(pipeline, ask(max_tokens=101 - prompt_tokens))
+    assert "100" in caught.value.message
+    assert str(prompt_tokens) in caught.value.message
+
+
+async def test_an_alias_is_the_same_model() -> None:
+    async with pipeline_with() as (pipeline, _, _, _):
+        assert text_of(await collect(pipeline, ask(model="alias"))) == "hello"
+
+
+async def test_a_default_limit_holds_when_a_request_names_none() -> None:
+    async with pipeline_with(EchoScript(repeat=0), default_max_tokens=7) as (pipeline, _, _, _):
+        events = await collect(pipeline, ask())
+        assert isinstance(events[-1], Done)
+        assert events[-1].usage.completion_tokens == 7
+        events = await collect(pipeline, ask(max_tokens=9))
+        assert isinstance(events[-1], Done)
+        assert events[-1].usage.completion_tokens == 9
+
+
+async def test_a_model_without_a_template_cannot_chat() -> None:
+    async with pipeline_with(template=False) as (pipeline, _, _, _):
+        with pytest.raises(InvalidRequest) as caught:
+            await collect(pipeline, ask())
+    assert caught.value.code == "template_error"
+    assert "--chat-template" in str(caught.value)
+
+
+async def test_draining_refuses_new_work_and_finishes_the_old() -> None:
+    async with pipeline_with() as (pipeline, _, _, _):
+        async with pipeline.answer(ask("old")) as answer:
+            pipeline.drain()
+            assert pipeline.health().state == "draining"
+            with pytest.raises(Unavailable) as caught:
+                await collect(pipeline, ask(request_id="new"))
+            assert caught.value.code == "draining"
+            assert text_of([event async for event in answer]) == "old"
+        await pipeline.wait_idle()
+
+
+async def test_a_failing_step_is_the_caller_s_error_and_the_next_is_served() -> None:
+    async with pipeline_with(EchoScript(fail_at_step=1)) as (pipeline, _, _, log):
+        with pytest.raises(EngineError):
+            await collect(pipeline, ask())
+        assert text_of(await collect(pipeline, ask("next", request_id="s"))) == "next"
+    assert ("failed", "engine_error") in [(event, fields.get("code")) for event, fields in log.lines]
+
+
+async def test_the_queue_limit_is_checked_before_anything_is_rendered() -> None:
+    async with pipeline_with(EchoScript(stall_at_step=1), max_batch=1, queue_limit=1) as (
+        pipeline,
+        _,
+        backend,
+        log,
+    ):
+        async with trio.open_nursery() as nursery:
+            for name in ("one", "two"):
+                nursery.start_soon(collect, pipeline, ask(request_id=name))
+            while len(pipeline.requests()) < 2:
+                await trio.lowlevel.checkpoint()
+            with pytest.raises(QueueFull) as caught:
+                await collect(pipeline, ask(request_id="three"))
+            assert caught.value.retry_after_s is not None
+            backend.release()
+    assert log.events.count("completed") == 2
