@@ -119,6 +119,7 @@ class Daemon:
             kv_cache_bytes=settings.kv_cache_bytes,
             block_tokens=settings.block_tokens,
             prefill_chunk_tokens=settings.prefill_chunk_tokens,
+            prefix_cache=settings.prefix_cache == "on",
             stall_target_s=settings.stall_target_s,
         )
 

@@ -89,3 +89,21 @@ def test_a_free_block_cannot_be_shared() -> None:
     with pytest.raises(ValueError, match="nobody holds"):
         pool.share([int(taken[0]), 3])
     assert pool.holders(int(taken[0])) == 1
+
+
+def test_blocks_right_behind_are_taken_if_they_are_free() -> None:
+    pool = BlockPool(20)
+    first = pool.allocate(4)
+    assert pool.allocate(3, behind=int(first[-1])).tolist() == [4, 5, 6]
+    assert pool.allocate(3, behind=3).tolist() == [7, 8, 9]  # taken: anywhere
+    assert pool.allocate(2, behind=18).tolist() == [10, 11]  # beyond the end: anywhere
+    assert pool.allocate(2, behind=17).tolist() == [18, 19]
+
+
+def test_spread_leaves_room_behind() -> None:
+    pool = BlockPool(64)
+    taken = [int(pool.allocate(4, spread=True)[0]) for _ in range(7)]
+    assert taken == [0, 12, 24, 36, 48, 58, 8]
+    assert pool.allocate(6, spread=True).tolist() == list(range(52, 58))  # nothing is roomy: the smallest that fits
+    pool = BlockPool(3)
+    assert pool.allocate(3, spread=True).tolist() == [0, 1, 2]

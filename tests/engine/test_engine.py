@@ -30,7 +30,10 @@ def test_loads_reports_and_answers() -> None:
         assert (stats.finished, stats.cancelled, stats.failed) == (20, 0, 0)
         assert stats.kv_blocks_used == stats.kv_bytes_used == stats.queued == stats.running == 0
         assert stats.completion_tokens == sum(len(one.ids) for one in heard)
-        assert stats.prompt_tokens == sum(one.outcome.prompt_tokens for one in heard)
+        assert stats.prompt_tokens == sum(one.outcome.prompt_tokens - one.outcome.cached_tokens for one in heard)
+        assert stats.cache_hit_tokens == sum(one.outcome.cached_tokens for one in heard) > 0
+        assert (stats.cache_hits + stats.cache_misses, stats.cache_evictions) == (20, 0)
+        assert stats.kv_blocks_cached > 0
         assert not running.engine.progress().busy
         thread = running.thread
     assert not thread.is_alive()

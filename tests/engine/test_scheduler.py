@@ -47,11 +47,11 @@ def test_nobody_overtakes_and_places_are_limited() -> None:
         scheduler.enqueue(sequence)
     scheduler.admit(1.0)
     assert [s.phase for s in (small, large, late)] == [Phase.PREFILLING, Phase.QUEUED, Phase.QUEUED]
-    assert scheduler.blocks_used == (1,)
+    assert scheduler.kv.blocks_used == (1,)
     scheduler.remove(small)
     scheduler.admit(2.0)
     assert [s.phase for s in (large, late)] == [Phase.PREFILLING, Phase.QUEUED]
-    assert scheduler.blocks_used == (8,)
+    assert scheduler.kv.blocks_used == (8,)
     assert scheduler.live() == [large, late]
     scheduler.remove(large)
     others = [live(str(n)) for n in range(3)]
@@ -75,10 +75,10 @@ def test_clear_forgets_everything() -> None:
     scheduler.enqueue(running)
     scheduler.enqueue(queued)
     scheduler.admit(0.0)
-    assert scheduler.blocks_used == (1, 1)
+    assert scheduler.kv.blocks_used == (1, 1)
     assert scheduler.clear() == [running, queued]
     assert not scheduler.busy
-    assert scheduler.blocks_used == (0, 0)
+    assert scheduler.kv.blocks_used == (0, 0)
     assert running.block_tables == ()
 
 

@@ -12,7 +12,7 @@ from stretto.conversation.messages import SamplingParams
 from stretto.engine import EngineConfig, Phase
 from stretto.engine.live import LiveSequence
 from support.engine_echo import chat_ids
-from support.engine_harness import GREEDY, Bench, request
+from support.engine_harness import GREEDY, Bench, check_blocks, request
 
 TEXTS = ["hello", "", "zwölf Boxkämpfer 🥊", "x" * 300, "a b c " * 20, "\n\n", "last one", "y" * 77]
 
@@ -229,7 +229,7 @@ def test_a_short_prompt_does_not_wait_for_a_long_one() -> None:
 
 def test_long_prompts_all_get_on() -> None:
     bench = Bench(config=EngineConfig(prefill_chunk_tokens=64))
-    sequences = [bench.submit(request(str(n), "x" * 800, max_tokens=1)) for n in range(4)]
+    sequences = [bench.submit(request(str(n), str(n) * 800, max_tokens=1)) for n in range(4)]
     total = sum(sequence.unread_tokens for sequence in sequences)
     ended_at: dict[int, int] = {}
     for step in range(1, total):
@@ -249,7 +249,7 @@ def test_running_answers_never_stall_longer_than_the_target(warm: bool) -> None:
     script = EchoScript(prefill_token_delay_s=0.002, decode_delay_s=0.02, context_tokens=8192)
     bench = Bench(script, EngineConfig(prefill_chunk_tokens=2048, stall_target_s=0.25))
     for number in range(4):
-        bench.submit(request(f"stream{number}", "s" * 300))
+        bench.submit(request(f"stream{number}", str(number) * 300))
     while not all(bench.heard[f"stream{number}"].tokens for number in range(4)):
         bench.step()
     for _ in range(5 if warm else 0):
@@ -311,11 +311,8 @@ def test_no_block_is_lost_or_shared_by_two(
     texts: dict[str, str] = {}
 
     def check() -> None:
-        live = bench.stepper.scheduler.live()
-        for group, pool in enumerate(bench.stepper.scheduler._pools):
-            held = [int(block) for s in live if s.block_tables for block in s.block_tables[group]]
-            assert len(held) == len(set(held)) == pool.used
-        for sequence in live:
+        check_blocks(bench)
+        for sequence in bench.stepper.scheduler.live():
             if sequence.phase is not Phase.QUEUED:
                 assert len(sequence.block_tables[0]) * block_tokens >= sequence.reserved_tokens
         assert all(s.block_tables == () for s in sequences if s.ended)

@@ -22,3 +22,20 @@ def chat_ids(text: str, *, system: str | None = None) -> list[int]:
 def text_of(ids: Iterable[int]) -> str:
     """Text of token ids without control tokens."""
     return TOKENIZER.decode(list(ids))
+
+
+def dialogue_ids(turns: Iterable[tuple[str, str]], text: str, *, system: str | None = None) -> list[int]:
+    """Ids of a chat that goes on: what was said and answered before, then ``text``, which the echo model answers with ``text``."""
+    ids = [] if system is None else turn_ids("system", system)
+    for said, answered in turns:
+        ids += turn_ids("user", said) + turn_ids("assistant", answered)
+    return ids + turn_ids("user", text) + TOKENIZER.encode("<|im_start|>assistant\n", allow_special=True)
+
+
+def turn_ids(role: str, text: str) -> list[int]:
+    """Ids of one turn."""
+    return [
+        *TOKENIZER.encode(f"<|im_start|>{role}\n", allow_special=True),
+        *TOKENIZER.encode(text, allow_special=False),
+        *TOKENIZER.encode("<|im_end|>\n", allow_special=True),
+    ]

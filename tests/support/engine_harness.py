@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -125,7 +126,40 @@ class Bench:
 
     @property
     def blocks_used(self) -> int:
-        return sum(self.stepper.scheduler.blocks_used)
+        return sum(self.stepper.scheduler.kv.blocks_used)
+
+
+def check_blocks(bench: Bench) -> None:
+    """Every block's holders are the sequences that have it in a table, and the index; every node's users are those in whose chain it is."""
+    kv = bench.stepper.scheduler.kv
+    live = bench.stepper.scheduler.live()
+    nodes = list(kv._index._nodes.values())
+    users = Counter(node for sequence in live for node in sequence.chain)
+    for node in nodes:
+        assert node.users == users[node]
+        assert not node.dropped
+        assert node.parent is not None
+        assert node.parent.children[node.digest] is node
+        assert node.depth == node.parent.depth + 1
+        if node.parent.parent is not None:
+            assert node.parent.users >= node.users
+            assert kv._index._nodes[node.parent.digest] is node.parent
+    assert kv.blocks_cached == sum(1 for node in nodes if not node.users)
+    assert set(kv._index._leaves) == {node for node in nodes if not node.users and not node.children}
+    assert len(kv._index._evicted) <= min(bench.facts.kv.blocks)
+    for group, pool in enumerate(kv._pools):
+        expected = Counter(int(block) for s in live if s.block_tables for block in s.block_tables[group])
+        expected.update(node.blocks[group] for node in nodes)
+        assert {block: pool.holders(block) for block in range(pool.blocks) if pool.holders(block)} == expected
+        assert pool.used == len(expected)
+        assert kv.blocks_used[group] == len(expected) - kv.blocks_cached
+    for sequence in live:
+        assert sequence.cached_tokens <= sequence.prefilled <= len(sequence.prompt)
+        shared = sequence.cached_tokens // kv._block_tokens
+        for index, node in enumerate(sequence.chain):
+            assert node.tokens == sequence.token_bytes(index * kv._block_tokens, (index + 1) * kv._block_tokens)
+            if index < shared:
+                assert tuple(int(table[index]) for table in sequence.block_tables) == node.blocks
 
 
 class GatedBackend(EchoBackend):

@@ -6,6 +6,7 @@ from stretto.engine.client import EngineClient, Generation
 from stretto.engine.config import EngineConfig, EngineFacts, EngineProgress, EngineState, EngineStats
 from stretto.engine.engine import Engine
 from stretto.engine.sequence import (
+    CacheMiss,
     Deliver,
     Outcome,
     Phase,
@@ -18,6 +19,7 @@ from stretto.engine.sequence import (
 )
 
 __all__ = [
+    "CacheMiss",
     "Deliver",
     "Engine",
     "EngineClient",

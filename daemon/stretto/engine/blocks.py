@@ -18,7 +18,8 @@ class BlockPool:
     """Hands out block numbers 0 to ``blocks - 1`` and counts who holds each.
 
     Consecutive numbers are preferred, because a backend can read a run faster than scattered blocks: the smallest free run
-    that is long enough, or else the largest runs until there are enough.
+    that is long enough, or else the largest runs until there are enough. What will be continued later is better placed with room
+    behind it: see ``allocate``.
     """
 
     def __init__(self, blocks: int) -> None:
@@ -40,8 +41,13 @@ class BlockPool:
         """How many hold the block."""
         return int(self._holders[block])
 
-    def allocate(self, count: int) -> Int32Array:
+    def allocate(self, count: int, *, behind: int | None = None, spread: bool = False) -> Int32Array:
         """Take ``count`` free blocks, each held once.
+
+        Args:
+            behind: the blocks right behind this one are taken if they are all free.
+            spread: else, leave room before and after, so that who comes back for more may get the blocks behind. Not more than
+                a few times what is taken: memory that was never written may not exist yet.
 
         Raises:
             OutOfBlocks: there are not so many; none is taken.
@@ -50,7 +56,12 @@ class BlockPool:
             raise OutOfBlocks(f"{count} blocks are wanted, {self._free} of {self.blocks} are free")
         if count == 0:
             return np.zeros(0, dtype=np.int32)
+        if behind is not None and behind + count < self.blocks and not self._holders[behind + 1 : behind + 1 + count].any():
+            return self._take(np.arange(behind + 1, behind + 1 + count, dtype=np.int32))
         starts, lengths = self._runs()
+        start = self._apart(starts, lengths, count) if spread else None
+        if start is not None:
+            return self._take(np.arange(start, start + count, dtype=np.int32))
         fitting = np.flatnonzero(lengths >= count)
         if fitting.size:
             start = int(starts[fitting[np.argmin(lengths[fitting])]])
@@ -61,9 +72,7 @@ class BlockPool:
             chosen = np.sort(largest_first[:enough])
             spans = [np.arange(starts[run], starts[run] + lengths[run], dtype=np.int32) for run in chosen]
             taken = np.concatenate(spans)[:count]
-        self._holders[taken] = 1
-        self._free -= count
-        return taken
+        return self._take(taken)
 
     def share(self, blocks: Iterable[int]) -> None:
         """Hold blocks that somebody else holds already, once more each.
@@ -86,6 +95,21 @@ class BlockPool:
             raise ValueError("a block is released more often than it is held")
         self._holders[distinct] -= times.astype(np.int32)
         self._free += int((self._holders[distinct] == 0).sum())
+
+    @staticmethod
+    def _apart(starts: npt.NDArray[np.intp], lengths: npt.NDArray[np.intp], count: int) -> int | None:
+        """Where ``count`` blocks have room around them: the first block, or None."""
+        roomy = np.flatnonzero(lengths >= 4 * count)
+        if roomy.size:
+            run = roomy[np.argmin(lengths[roomy])]
+            return int(starts[run]) + (2 * count if starts[run] else 0)
+        run = np.argmax(lengths)
+        return int(starts[run] + lengths[run] // 2) if lengths[run] >= 2 * count else None
+
+    def _take(self, blocks: Int32Array) -> Int32Array:
+        self._holders[blocks] = 1
+        self._free -= len(blocks)
+        return blocks
 
     def _numbers(self, blocks: Iterable[int]) -> npt.NDArray[np.int64]:
         numbers = np.fromiter(blocks, dtype=np.int64)

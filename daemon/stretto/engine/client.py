@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -20,7 +21,7 @@ from stretto.errors import StrettoError, Unavailable
 
 _log = logging.getLogger(__name__)
 
-STOP_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 5.0
 """How long leaving ``async with EngineClient`` waits for a step that does not end."""
 
 
@@ -244,4 +245,4 @@ def merge(updates: Sequence[Update]) -> Update:
         return updates[0]
     last = updates[-1]
     tokens = tuple(token for update in updates for token in update.tokens)
-    return Update(last.id, last.phase, tokens, last.prefilled_tokens, last.outcome)
+    return replace(last, tokens=tokens)

@@ -21,6 +21,7 @@ class EngineConfig:
         kv_cache_bytes: KV budget, or None for a share of the memory that is free after loading.
         block_tokens: tokens a KV block.
         prefill_chunk_tokens: most prompt tokens a step.
+        prefix_cache: whether KV of known text is kept and shared.
         stall_target_s: how long a step may take while answers are being generated; bounds the prompt tokens in it.
         reload_delays_s: waits before each attempt to reload a lost backend; the last one repeats.
 
@@ -33,6 +34,7 @@ class EngineConfig:
     kv_cache_bytes: int | None = None
     block_tokens: int = 16
     prefill_chunk_tokens: int = 512
+    prefix_cache: bool = True
     stall_target_s: float = 0.25
     reload_delays_s: tuple[float, ...] = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 
@@ -100,10 +102,14 @@ class EngineStats:
     Attributes:
         state: an ``EngineState`` value.
         queued, running, max_batch: sequences.
-        kv_blocks_used, kv_blocks_total: over all layer groups.
+        kv_blocks_used, kv_blocks_cached, kv_blocks_total: over all layer groups; held by sequences, and kept for the prefix
+            cache alone, which gives them up when they are needed.
         kv_bytes_used, kv_bytes_total: the same in bytes.
         steps, failed_steps, reloads: counts since the start.
         prompt_tokens, completion_tokens: tokens computed since the start.
+        cache_hits, cache_misses: prompts of which the prefix cache had some, or nothing.
+        cache_hit_tokens: prompt tokens that were not computed, thanks to it.
+        cache_evictions: blocks that it gave up, over all layer groups.
         finished, cancelled, failed: sequences that ended so.
         prefill_tokens_per_s, decode_tokens_per_s: prompt tokens, and generated tokens of all sequences together.
         prefill_budget_tokens: prompt tokens that the next step may hold.
@@ -117,6 +123,7 @@ class EngineStats:
     running: int = 0
     max_batch: int = 0
     kv_blocks_used: int = 0
+    kv_blocks_cached: int = 0
     kv_blocks_total: int = 0
     kv_bytes_used: int = 0
     kv_bytes_total: int = 0
@@ -125,6 +132,10 @@ class EngineStats:
     reloads: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+    cache_hit_tokens: int = 0
+    cache_evictions: int = 0
     finished: int = 0
     cancelled: int = 0
     failed: int = 0

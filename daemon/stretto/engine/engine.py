@@ -159,7 +159,8 @@ class Engine:
             if stepper is None or facts is None:
                 return EngineStats(self._state.value, max_batch=self._config.max_batch)
             scheduler, now = stepper.scheduler, self._clock()
-            used, total = scheduler.blocks_used, facts.kv.blocks
+            used, total = scheduler.kv.blocks_used, facts.kv.blocks
+            cache = scheduler.kv.counts
             sizes = [group.kv_bytes_per_token * facts.kv.block_tokens for group in facts.spec.layer_groups]
             finished, cancelled, failed = stepper.ended.values()
             return EngineStats(
@@ -168,6 +169,7 @@ class Engine:
                 running=scheduler.running,
                 max_batch=self._config.max_batch,
                 kv_blocks_used=sum(used),
+                kv_blocks_cached=scheduler.kv.blocks_cached * len(total),
                 kv_blocks_total=sum(total),
                 kv_bytes_used=sum(blocks * size for blocks, size in zip(used, sizes, strict=True)),
                 kv_bytes_total=facts.kv_bytes,
@@ -176,6 +178,10 @@ class Engine:
                 reloads=self._reloads,
                 prompt_tokens=stepper.prompt_tokens,
                 completion_tokens=stepper.completion_tokens,
+                cache_hits=cache.hits,
+                cache_misses=cache.misses,
+                cache_hit_tokens=cache.hit_tokens,
+                cache_evictions=cache.evictions * len(total),
                 finished=finished,
                 cancelled=cancelled,
                 failed=failed,

@@ -8,8 +8,19 @@ from typing import Literal
 import numpy as np
 
 from stretto.backends.base import Chunk, Int32Array
+from stretto.engine.prefix import PrefixNode
 from stretto.engine.sampler import SamplerState
-from stretto.engine.sequence import TRANSITIONS, Outcome, Phase, SequenceRequest, SequenceStats, Timing
+from stretto.engine.sequence import (
+    TRANSITIONS,
+    CacheMiss,
+    Outcome,
+    Phase,
+    SequenceRequest,
+    SequenceStats,
+    Timing,
+    Token,
+    Update,
+)
 from stretto.errors import StrettoError
 
 
@@ -26,6 +37,11 @@ class LiveSequence:
         prefilled: tokens of the prompt that are in the KV memory.
         tokens: the answer so far.
         block_tables: blocks held, one array a layer group; empty while queued and after the end.
+        chain: the known blocks that it holds, from its first token on.
+        digests: of its blocks from the first on, as far as they were needed.
+        cached_tokens: of ``prefilled``, those that were found and not computed.
+        cache_miss, explained: why the others are computed, once that was asked.
+        unpublished: what it computes is told to nobody any more.
         cancelled: the caller wants it ended; it ends at the next chance.
     """
 
@@ -37,9 +53,19 @@ class LiveSequence:
     prefilled: int = 0
     tokens: list[int] = field(default_factory=list)
     block_tables: tuple[Int32Array, ...] = ()
+    chain: list[PrefixNode] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list)
+    cached_tokens: int = 0
+    cache_miss: CacheMiss | None = None
+    explained: bool = False
+    unpublished: bool = False
     cancelled: bool = False
     started_at: float | None = None
     first_token_at: float | None = None
+    _prompt_bytes: bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._prompt_bytes = self.prompt.tobytes()
 
     @property
     def id(self) -> str:
@@ -55,6 +81,21 @@ class LiveSequence:
     def unread_tokens(self) -> int:
         """Tokens of the prompt that are not in the KV memory yet."""
         return len(self.prompt) - self.prefilled
+
+    @property
+    def computed_tokens(self) -> int:
+        """Tokens whose KV is in the memory. That of the last token drawn is not: it is computed with the next step."""
+        return self.prefilled if not self.tokens else len(self.prompt) + len(self.tokens) - 1
+
+    def token_bytes(self, start: int, end: int) -> bytes:
+        """Ids of prompt and answer from one position to another, int32."""
+        size = self.prompt.itemsize
+        ids = self._prompt_bytes[start * size : end * size]
+        beyond = end - len(self.prompt)
+        if beyond > 0:
+            answer = self.tokens[max(0, start - len(self.prompt)) : beyond]
+            ids += np.array(answer, dtype=np.int32).tobytes()
+        return ids
 
     @property
     def ended(self) -> bool:
@@ -91,10 +132,15 @@ class LiveSequence:
             reason=reason,
             prompt_tokens=len(self.prompt),
             completion_tokens=len(self.tokens),
-            cached_tokens=0,
+            cached_tokens=self.cached_tokens,
             timing=Timing(started - self.submitted_at, max(0.0, first - started), max(0.0, now - first)),
             error=error,
+            cache_miss=self.cache_miss,
         )
+
+    def update(self, tokens: tuple[Token, ...] = (), outcome: Outcome | None = None) -> Update:
+        """What a step gave it."""
+        return Update(self.id, self.phase, tokens, self.prefilled, outcome, self.cached_tokens, self.cache_miss)
 
     def stats(self, now: float) -> SequenceStats:
         """For ``GET /admin/requests``."""
@@ -106,5 +152,6 @@ class LiveSequence:
             completion_tokens=len(self.tokens),
             max_tokens=self.request.max_tokens,
             kv_blocks=sum(len(table) for table in self.block_tables),
+            cached_tokens=self.cached_tokens,
             age_s=now - self.submitted_at,
         )

@@ -3,6 +3,8 @@
 Blocks for the whole prompt and the longest answer are reserved before a sequence starts, so a running sequence never runs out
 and nothing is ever preempted. What does not fit waits, first come first served: a large one at the head is not overtaken, so
 it cannot starve.
+
+Of prompts that begin alike, one computes what they share, block by block, and the others take it over.
 """
 
 from __future__ import annotations
@@ -12,8 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stretto.backends.base import KVPlan
-from stretto.engine.blocks import BlockPool
-from stretto.engine.budget import blocks_for
+from stretto.engine.kv import KVCache
 from stretto.engine.live import LiveSequence
 from stretto.engine.sequence import Phase
 
@@ -31,10 +32,9 @@ class Part:
 class Scheduler:
     """The queue, the running sequences and the blocks they hold."""
 
-    def __init__(self, plan: KVPlan, max_batch: int) -> None:
-        self._plan = plan
+    def __init__(self, plan: KVPlan, max_batch: int, *, prefix_cache: bool = True) -> None:
         self._max_batch = max_batch
-        self._pools = self._new_pools()
+        self.kv = KVCache(plan, prefix_cache=prefix_cache)
         self._live: dict[str, LiveSequence] = {}
         self._queue: deque[LiveSequence] = deque()
         self._running: list[LiveSequence] = []
@@ -59,11 +59,6 @@ class Scheduler:
         """Whether any answer is being generated."""
         return any(sequence.phase is Phase.GENERATING for sequence in self._running)
 
-    @property
-    def blocks_used(self) -> tuple[int, ...]:
-        """Blocks held, for each layer group."""
-        return tuple(pool.used for pool in self._pools)
-
     def get(self, sequence_id: str) -> LiveSequence | None:
         """The live sequence of that id."""
         return self._live.get(sequence_id)
@@ -87,11 +82,9 @@ class Scheduler:
         """Start queued sequences, in order, as long as there are places and blocks for all that each may need."""
         while self._queue and len(self._running) < self._max_batch:
             sequence = self._queue[0]
-            blocks = blocks_for(sequence.reserved_tokens, self._plan.block_tokens)
-            if any(pool.free < blocks for pool in self._pools):
+            if not self.kv.start(sequence):
                 return
             self._queue.popleft()
-            sequence.block_tables = tuple(pool.allocate(blocks) for pool in self._pools)
             sequence.started_at = now
             sequence.advance(Phase.PREFILLING)
             self._running.append(sequence)
@@ -100,11 +93,40 @@ class Scheduler:
         """The next step: every answer's next token, and at most so many tokens of the prompts."""
         parts = [Part(s, 1, False, True) for s in self._running if s.phase is Phase.GENERATING]
         reading = [s for s in self._running if s.phase is Phase.PREFILLING]
-        shares = share_prefill([s.unread_tokens for s in reading], prefill_tokens)
-        for sequence, count in zip(reading, shares, strict=True):
-            if count:
-                parts.append(Part(sequence, count, True, count == sequence.unread_tokens))
+        for sequence in reading:
+            self.kv.extend(sequence)
+        for sequence, count in self._share(reading, prefill_tokens):
+            self.kv.explain(sequence)
+            parts.append(Part(sequence, count, True, count == sequence.unread_tokens))
         return parts
+
+    def _share(self, reading: Sequence[LiveSequence], prefill_tokens: int) -> list[tuple[LiveSequence, int]]:
+        """Who of the prompts gets how many tokens, those with any.
+
+        A prompt waits while another, which has got further or came first, computes the very block that it needs next; but only if
+        that one gets on in this step. So of those in each other's way one always does, and no prompt waits for one that waits.
+        """
+        leaders = self._leaders(reading)
+        active = [sequence for sequence in reading if sequence not in leaders]
+        shares = share_prefill([sequence.unread_tokens for sequence in active], prefill_tokens)
+        moving = {sequence for sequence, count in zip(active, shares, strict=True) if count}
+        if any(leader not in moving for leader in leaders.values()):
+            active = [sequence for sequence in reading if leaders.get(sequence) not in moving]
+            shares = share_prefill([sequence.unread_tokens for sequence in active], prefill_tokens)
+        return [(sequence, count) for sequence, count in zip(active, shares, strict=True) if count]
+
+    def _leaders(self, reading: Sequence[LiveSequence]) -> dict[LiveSequence, LiveSequence]:
+        """For each prompt that could wait, the one that computes its next block."""
+        first: dict[bytes, LiveSequence] = {}
+        leaders: dict[LiveSequence, LiveSequence] = {}
+        for sequence in sorted(reading, key=lambda sequence: -sequence.prefilled):
+            digest = self.kv.current_digest(sequence)
+            if digest is None:
+                continue
+            leader = first.setdefault(digest, sequence)
+            if leader is not sequence and self.kv.can_follow(sequence):
+                leaders[sequence] = leader
+        return leaders
 
     def remove(self, sequence: LiveSequence) -> None:
         """Forget a sequence and give its blocks back."""
@@ -113,9 +135,7 @@ class Scheduler:
             self._running.remove(sequence)
         else:
             self._queue.remove(sequence)
-        for pool, table in zip(self._pools, sequence.block_tables, strict=False):
-            pool.release(table)
-        sequence.block_tables = ()
+        self.kv.release(sequence)
 
     def clear(self) -> list[LiveSequence]:
         """Forget everything, blocks included, whatever state it is in; returns what was live."""
@@ -123,13 +143,11 @@ class Scheduler:
         self._live.clear()
         self._queue.clear()
         self._running.clear()
-        self._pools = self._new_pools()
+        self.kv.clear()
         for sequence in forgotten:
             sequence.block_tables = ()
+            sequence.chain = []
         return forgotten
-
-    def _new_pools(self) -> tuple[BlockPool, ...]:
-        return tuple(BlockPool(blocks) for blocks in self._plan.blocks)
 
 
 def share_prefill(unread: Sequence[int], budget: int) -> list[int]:

@@ -44,6 +44,8 @@ class SequenceRequest:
         max_tokens: most tokens to generate; >= 1. len(prompt_ids) + max_tokens is at most the context.
         end_token_ids: tokens that end the answer (they are reported, and counted).
         logprobs: alternatives to report for each token, or None.
+        extra_key: what changes the KV besides the tokens (an adapter, the digests of images); only sequences with the same one
+            share blocks.
     """
 
     id: str
@@ -52,6 +54,7 @@ class SequenceRequest:
     max_tokens: int
     end_token_ids: frozenset[int] = frozenset()
     logprobs: int | None = None
+    extra_key: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,27 @@ class Timing:
     decode_s: float
 
 
+MissReason = Literal["cold", "diverged", "evicted", "partial_block", "disabled"]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheMiss:
+    """Why not all of a prompt that could be reused was.
+
+    Attributes:
+        position: the first token of the prompt that was not known.
+        reason: ``cold``: nothing is known of it. ``diverged``: known text goes on differently there. ``evicted``: it was known,
+            and room was needed. ``partial_block``: known text ended there, inside a block, and only full blocks are kept.
+            ``disabled``: the cache is off.
+    """
+
+    position: int
+    reason: MissReason
+
+    def __str__(self) -> str:
+        return f"{self.position}:{self.reason}"
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How a sequence ended.
@@ -79,7 +103,9 @@ class Outcome:
     Attributes:
         phase: FINISHED, CANCELLED or FAILED.
         reason: ``stop`` (an end token) or ``length`` when finished, else None.
+        cached_tokens: prompt tokens whose KV was found and not computed; a multiple of the block, less than the prompt.
         error: why it failed, else None.
+        cache_miss: why the rest of the prompt was computed; None when nothing more could be reused, or nothing was computed.
     """
 
     phase: Phase
@@ -89,13 +115,15 @@ class Outcome:
     cached_tokens: int
     timing: Timing
     error: StrettoError | None = None
+    cache_miss: CacheMiss | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
     """What one engine step (or several, if the reader was slow) gave a sequence.
 
-    ``prefilled_tokens`` is how much of the prompt has been computed so far, not only in these steps.
+    ``prefilled_tokens`` is how much of the prompt is in the KV memory so far, not only from these steps; ``cached_tokens`` of
+    them were not computed. For ``cache_miss`` see ``Outcome``.
     """
 
     id: str
@@ -103,6 +131,8 @@ class Update:
     tokens: tuple[Token, ...] = ()
     prefilled_tokens: int = 0
     outcome: Outcome | None = None
+    cached_tokens: int = 0
+    cache_miss: CacheMiss | None = None
 
 
 Deliver = Callable[[Sequence[Update]], None]
@@ -123,4 +153,5 @@ class SequenceStats:
     completion_tokens: int
     max_tokens: int
     kv_blocks: int
+    cached_tokens: int = 0
     age_s: float = field(default=0.0)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Literal
 
+import numpy as np
+
 from stretto.backends.base import Backend, BackendFailure, BackendLost, BackendOutOfMemory, Float32Array
 from stretto.engine.config import EngineConfig, EngineFacts
 from stretto.engine.live import LiveSequence
@@ -40,7 +42,7 @@ class Stepper:
         self._clock = clock
         self._lock = lock
         self._updates: list[Update] = []
-        self.scheduler = Scheduler(facts.kv, config.max_batch)
+        self.scheduler = Scheduler(facts.kv, config.max_batch, prefix_cache=config.prefix_cache)
         self.pace = Pace(stall_target_s=config.stall_target_s, chunk_tokens=config.prefill_chunk_tokens)
         self.steps = 0
         self.failed_steps = 0
@@ -66,7 +68,8 @@ class Stepper:
             return
         started = self._clock()
         try:
-            tokens = self._draw(parts, self._backend.forward(chunks))
+            logits = self._backend.forward(chunks)
+            tokens = self._draw(parts, logits)
         except Exception as failure:
             with self._lock:
                 self.steps += 1
@@ -78,7 +81,7 @@ class Stepper:
             raise
         with self._lock:
             now = self._clock()
-            self._apply(parts, tokens, now)
+            self._apply(parts, logits, tokens, now)
             self._end_cancelled(now)
             self.pace.observe(
                 step_s=now - started,
@@ -115,18 +118,24 @@ class Stepper:
             raise RuntimeError(f"the backend gave logits of shape {logits.shape} instead of {expected}")
         return sample(logits, [s.sampler for s in giving], [s.request.logprobs for s in giving])
 
-    def _apply(self, parts: Sequence[Part], tokens: Sequence[Token | None], now: float) -> None:
-        drawn = iter(tokens)
+    def _apply(
+        self, parts: Sequence[Part], logits: Float32Array, tokens: Sequence[Token | None], now: float
+    ) -> None:
+        drawn = zip(logits, tokens, strict=True)
         for part in parts:
             sequence = part.sequence
             if part.prefill:
                 sequence.prefilled += part.count
                 self.prompt_tokens += part.count
-            token = next(drawn) if part.gives_token else None
+            row, token = next(drawn) if part.gives_token else (None, None)
+            if row is not None and token is None and not np.isfinite(row).all():
+                self.scheduler.kv.distrust(sequence)
+            else:
+                self.scheduler.kv.publish(sequence)
             if sequence.cancelled:
                 continue  # what was drawn for it is not wanted any more
             if not part.gives_token:
-                self._updates.append(Update(sequence.id, sequence.phase, prefilled_tokens=sequence.prefilled))
+                self._updates.append(sequence.update())
             elif token is None:
                 error = EngineError("The model's output for this request is not finite: no token can be drawn from it.")
                 self._end(sequence, Phase.FAILED, now, error=error)
@@ -149,7 +158,7 @@ class Stepper:
         else:
             if sequence.phase is Phase.PREFILLING:
                 sequence.advance(Phase.GENERATING)
-            self._updates.append(Update(sequence.id, sequence.phase, (token,), sequence.prefilled))
+            self._updates.append(sequence.update((token,)))
 
     def _fail(self, parts: Sequence[Part], failure: BackendFailure) -> None:
         _log.error("a step of %d sequences failed: %s", len(parts), failure)
@@ -197,4 +206,4 @@ class Stepper:
         sequence.advance(phase)
         self.ended[phase] += 1
         outcome = sequence.outcome(now, reason=reason, error=error)
-        self._updates.append(Update(sequence.id, phase, tokens, sequence.prefilled, outcome))
+        self._updates.append(sequence.update(tokens, outcome))

@@ -70,8 +70,12 @@ class LifecycleLog:
         queued_s: float,
         prefill_s: float,
         decode_s: float,
+        cache_miss: str | None = None,
     ) -> None:
-        """Answered. The first token comes out of the prefill, so decoding made one less than the answer has."""
+        """Answered. The first token comes out of the prefill, so decoding made one less than the answer has.
+
+        ``cache_miss`` is where the prompt was not known any more and why, e.g. ``96:diverged``.
+        """
         self._emit(
             logging.INFO,
             "completed",
@@ -85,6 +89,7 @@ class LifecycleLog:
             decode_s=decode_s,
             prefill_tokens_per_s=rate_per_s(prompt_tokens - cached_tokens, prefill_s),
             decode_tokens_per_s=rate_per_s(completion_tokens - 1, decode_s),
+            cache_miss=None if cache_miss is None else word(cache_miss),
         )
 
     def cancelled(self, request_id: str, *, phase: str, completion_tokens: int, after_s: float) -> None:

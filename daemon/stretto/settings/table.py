@@ -197,6 +197,13 @@ class Settings:
     prefill_chunk_tokens: int = setting(
         512, Integer(1, 65536), "Most prompt tokens that one step takes in.", ENGINE
     )
+    prefix_cache: str = setting(
+        "on",
+        Choice(("on", "off")),
+        "Whether text that was read once is kept in the KV cache, as long as there is room, and shared by all requests that "
+        "begin with it.",
+        ENGINE,
+    )
     stall_target_ms: float = setting(
         250.0,
         Number(1, 60_000, unit="milliseconds"),

@@ -1,0 +1,234 @@
+"""The KV memory's blocks: which sequence holds which, and which keep known text for whoever comes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stretto.backends.base import KVPlan
+from stretto.engine.blocks import BlockPool
+from stretto.engine.budget import blocks_for
+from stretto.engine.live import LiveSequence
+from stretto.engine.prefix import Digester, PrefixIndex, PrefixNode, chain_digest, root_digest
+from stretto.engine.sequence import CacheMiss
+
+
+@dataclass(slots=True)
+class CacheCounts:
+    """What the prefix cache did since the start.
+
+    Attributes:
+        hits, misses: prompts of which some, or nothing, was found.
+        hit_tokens: prompt tokens that were found and not computed.
+        evictions: blocks given up for others, in each layer group.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    hit_tokens: int = 0
+    evictions: int = 0
+
+
+class KVCache:
+    """Blocks of all layer groups, and the prefix index over them.
+
+    A sequence gets all the blocks that its prompt and longest answer need before it starts. Blocks that hold its prompt's
+    beginning already are shared, read only; the others are its own. Each block that it has filled is published to the index, which
+    holds it too, so that it outlives the sequence until its room is needed. A block that is not full is never shared.
+
+    A layer group's blocks are counted by its pool, where the index is one more holder. All groups hold the same positions.
+    """
+
+    def __init__(self, plan: KVPlan, *, prefix_cache: bool = True, digester: Digester = chain_digest) -> None:
+        self._plan = plan
+        self._block_tokens = plan.block_tokens
+        self._enabled = prefix_cache
+        self._digester = digester
+        self._pools: tuple[BlockPool, ...] = ()
+        self.counts = CacheCounts()
+        self._empty()
+
+    @property
+    def blocks_used(self) -> tuple[int, ...]:
+        """Blocks that sequences hold, for each layer group."""
+        return tuple(pool.used - self._index.evictable for pool in self._pools)
+
+    @property
+    def blocks_cached(self) -> int:
+        """Blocks in each layer group that only the index holds: they keep known text, and are as good as free."""
+        return self._index.evictable
+
+    def start(self, sequence: LiveSequence) -> bool:
+        """Give a queued sequence its blocks, known ones first; False when there is no room now, and nothing has changed."""
+        known = self._match(sequence)
+        wanted = blocks_for(sequence.reserved_tokens, self._block_tokens) - len(known)
+        room = self._index.evictable - sum(1 for node in known if not node.users)
+        if any(pool.free + room < wanted for pool in self._pools):
+            return False
+        for node in known:
+            self._index.pin(node)
+        self._evict(wanted - min(pool.free for pool in self._pools))
+        tables = []
+        for group, pool in enumerate(self._pools):
+            shared = np.fromiter((node.blocks[group] for node in known), dtype=np.int32, count=len(known))
+            pool.share(shared)
+            behind = int(shared[-1]) if known else None
+            fresh = pool.allocate(wanted, behind=behind, spread=self._enabled)
+            tables.append(np.concatenate((shared, fresh)))
+        sequence.block_tables = tuple(tables)
+        sequence.chain = known
+        self._count_known(sequence, len(known))
+        return True
+
+    def extend(self, sequence: LiveSequence) -> None:
+        """Share what became known of a prompt since it started, as far as the sequence has not begun to compute it itself."""
+        if not self.can_follow(sequence):
+            return
+        found = self._match(sequence)
+        if not found:
+            return
+        first = len(sequence.chain)
+        for node in found:
+            self._index.pin(node)
+        tables = []
+        for group, (pool, table) in enumerate(zip(self._pools, sequence.block_tables, strict=True)):
+            shared = np.fromiter((node.blocks[group] for node in found), dtype=np.int32, count=len(found))
+            pool.share(shared)
+            pool.release(table[first : first + len(found)])
+            tables.append(np.concatenate((table[:first], shared, table[first + len(found) :])))
+        sequence.block_tables = tuple(tables)
+        sequence.chain.extend(found)
+        self._count_known(sequence, len(found))
+
+    def current_digest(self, sequence: LiveSequence) -> bytes | None:
+        """Digest of the prompt's block that the sequence computes next, if others could wait for it to be published."""
+        index = len(sequence.chain)
+        end = (index + 1) * self._block_tokens
+        if (
+            sequence.unpublished
+            or sequence.prefilled // self._block_tokens != index
+            or end > len(sequence.prompt)
+        ):
+            return None
+        return self._name(sequence, index)[0] if self._enabled else None
+
+    def can_follow(self, sequence: LiveSequence) -> bool:
+        """Whether the sequence could share its next block if another published it."""
+        known = len(sequence.chain)
+        return sequence.prefilled == known * self._block_tokens and known < self._reusable(sequence)
+
+    def explain(self, sequence: LiveSequence) -> None:
+        """Note why the prompt's next token must be computed; once, when the first of them is about to be."""
+        if sequence.explained:
+            return
+        sequence.explained = True
+        if not self._enabled:
+            sequence.cache_miss = CacheMiss(0, "disabled")
+            return
+        if sequence.cached_tokens:
+            self.counts.hits += 1
+        else:
+            self.counts.misses += 1
+        index = len(sequence.chain)
+        if index < self._reusable(sequence):
+            tip = sequence.chain[-1] if sequence.chain else None
+            sequence.cache_miss = self._index.explain(
+                tip, sequence.request.extra_key, *self._name(sequence, index)
+            )
+
+    def publish(self, sequence: LiveSequence) -> None:
+        """Tell the index of the blocks that a sequence has filled. Only what was computed without a fault may be published."""
+        full = sequence.computed_tokens // self._block_tokens
+        if not self._enabled or sequence.unpublished or full <= len(sequence.chain):
+            return
+        extra_key = sequence.request.extra_key
+        known = sequence.cached_tokens // self._block_tokens
+        turns = 1 + (sequence.chain[known - 1].turns if known else 0)
+        added: list[PrefixNode] = []
+        for index in range(len(sequence.chain), full):
+            tip = sequence.chain[-1] if index else None
+            digest, tokens = self._name(sequence, index)
+            node = self._index.find(tip, extra_key, digest, tokens)
+            if node is not None:
+                self._index.pin(node)  # another was faster; the sequence goes on with its own copy
+            else:
+                blocks = tuple(int(table[index]) for table in sequence.block_tables)
+                node = self._index.add(tip, extra_key, digest, tokens, blocks, turns)
+                if node is None:
+                    sequence.unpublished = True
+                    break
+                added.append(node)
+            sequence.chain.append(node)
+        for group, pool in enumerate(self._pools):
+            pool.share(node.blocks[group] for node in added)
+
+    def release(self, sequence: LiveSequence) -> None:
+        """Take back the blocks of a sequence that has ended; those that the index holds stay known."""
+        self.publish(sequence)
+        chain = sequence.chain
+        if chain and not sequence.unpublished:
+            chain[-1].tail = sequence.token_bytes(len(chain) * self._block_tokens, sequence.computed_tokens)
+        for node in reversed(chain):
+            self._index.unpin(node)
+        for pool, table in zip(self._pools, sequence.block_tables, strict=False):
+            pool.release(table)
+        sequence.block_tables = ()
+        sequence.chain = []
+
+    def distrust(self, sequence: LiveSequence) -> None:
+        """Forget all known text that a sequence was computed from, and all that follows it, because the KV may be wrong."""
+        if sequence.chain:
+            self._let_go(self._index.drop(sequence.chain[0]))
+        sequence.unpublished = True
+
+    def clear(self) -> None:
+        """Forget everything, whoever holds it: the KV memory is gone, or in an unknown state."""
+        self._empty()
+
+    def _empty(self) -> None:
+        self._pools = tuple(BlockPool(blocks) for blocks in self._plan.blocks)
+        self._index = PrefixIndex(self._block_tokens, min(self._plan.blocks))
+
+    def _evict(self, count: int) -> None:
+        if count > 0:
+            self._let_go(self._index.evict(count))
+            self.counts.evictions += count
+
+    def _let_go(self, nodes: Sequence[PrefixNode]) -> None:
+        for group, pool in enumerate(self._pools):
+            pool.release(node.blocks[group] for node in nodes)
+
+    def _match(self, sequence: LiveSequence) -> list[PrefixNode]:
+        """Known blocks that go on where the sequence's chain ends."""
+        found: list[PrefixNode] = []
+        tip = sequence.chain[-1] if sequence.chain else None
+        for index in range(len(sequence.chain), self._reusable(sequence)):
+            tip = self._index.find(tip, sequence.request.extra_key, *self._name(sequence, index))
+            if tip is None:
+                break
+            found.append(tip)
+        return found
+
+    def _reusable(self, sequence: LiveSequence) -> int:
+        """How many of the prompt's blocks may be shared: at least its last token is computed, for the logits."""
+        return (len(sequence.prompt) - 1) // self._block_tokens if self._enabled else 0
+
+    def _count_known(self, sequence: LiveSequence, blocks: int) -> None:
+        tokens = blocks * self._block_tokens
+        sequence.prefilled += tokens
+        sequence.cached_tokens += tokens
+        self.counts.hit_tokens += tokens
+
+    def _name(self, sequence: LiveSequence, index: int) -> tuple[bytes, bytes]:
+        """Digest and tokens of the sequence's ``index``-th block. Each digest is worked out once, from the first on."""
+        size, digests = self._block_tokens, sequence.digests
+        while len(digests) < index:
+            self._name(sequence, len(digests))
+        tokens = sequence.token_bytes(index * size, (index + 1) * size)
+        if len(digests) == index:
+            digests.append(
+                self._digester(digests[-1] if index else root_digest(sequence.request.extra_key), tokens)
+            )
+        return digests[index], tokens
