@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stretto.engine.client import EngineClient, Generation
 from stretto.engine.config import EngineConfig, EngineFacts, EngineProgress, EngineState, EngineStats
+from stretto.engine.constraint import TokenConstraint
 from stretto.engine.engine import Engine
 from stretto.engine.sequence import (
     CacheMiss,
@@ -36,5 +37,6 @@ __all__ = [
     "SequenceStats",
     "Timing",
     "Token",
+    "TokenConstraint",
     "Update",
 ]

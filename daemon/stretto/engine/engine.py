@@ -206,7 +206,8 @@ class Engine:
                     f"logit_bias names token {token_id}; the vocabulary is 0 to {vocab_size - 1}.", param="logit_bias"
                 )
         check_fits(len(prompt), request.max_tokens, facts, self._config)
-        return LiveSequence(request, prompt, SamplerState(request.sampling, prompt, vocab_size), self._clock())
+        sampler = SamplerState(request.sampling, prompt, vocab_size, request.constraint)
+        return LiveSequence(request, prompt, sampler, self._clock())
 
     def _unavailable(self) -> Unavailable:
         if self._state is EngineState.LOST:

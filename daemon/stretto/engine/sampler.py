@@ -1,4 +1,4 @@
-"""Choosing the next token: bias, penalties, temperature, top-k, top-p, min-p, draw. Numpy on float32 logits.
+"""Choosing the next token: constraint, bias, penalties, temperature, top-k, top-p, min-p, draw. Numpy on float32 logits.
 
 Every row is worked on by itself, with the same operations whatever the batch, and a sequence draws from a generator of its
 own, one number a token. So a seeded sequence draws the same in any company, as long as its logits are the same.
@@ -14,7 +14,9 @@ import numpy.typing as npt
 
 from stretto.backends.base import Float32Array, Int32Array
 from stretto.conversation.messages import SamplingParams
+from stretto.engine.constraint import TokenConstraint
 from stretto.engine.sequence import Token
+from stretto.errors import EngineError
 
 IdArray = npt.NDArray[np.intp]
 
@@ -31,10 +33,30 @@ class SamplerState:
     The generator is Philox (Salmon et al. 2011), keyed by the seed modulo 2**128, or by the system's entropy without one.
     """
 
-    __slots__ = ("_bias", "_bias_ids", "_counts", "_random", "_seen", "params", "plain")
+    __slots__ = (
+        "_bias",
+        "_bias_ids",
+        "_constraint",
+        "_counts",
+        "_random",
+        "_seen",
+        "_unchanged",
+        "failure",
+        "params",
+        "plain",
+    )
 
-    def __init__(self, params: SamplingParams, prompt_ids: Int32Array, vocab_size: int) -> None:
+    def __init__(
+        self,
+        params: SamplingParams,
+        prompt_ids: Int32Array,
+        vocab_size: int,
+        constraint: TokenConstraint | None = None,
+    ) -> None:
         self.params = params
+        self._constraint = constraint
+        self.failure: EngineError | None = None
+        """Why the constraint gave no token."""
         self._random: np.random.Generator | None = None
         if params.temperature > 0:
             key = None if params.seed is None else params.seed % (1 << 128)
@@ -48,11 +70,14 @@ class SamplerState:
         self._counts: Int32Array | None = None
         if params.presence_penalty or params.frequency_penalty:
             self._counts = np.zeros(vocab_size, dtype=np.int32)
-        self.plain = not self._bias_ids.size and self._seen is None and self._counts is None
-        """Whether the logits are used as they are."""
+        self._unchanged = not self._bias_ids.size and self._seen is None and self._counts is None
+        self.plain = self._unchanged and constraint is None
+        """Whether the logits are used as they are, all of them."""
 
     def accept(self, token_id: int) -> None:
         """Count a token of the answer."""
+        if self._constraint is not None:
+            self._constraint.accept(token_id)
         if self._seen is not None:
             self._seen[token_id] = True
         if self._counts is not None:
@@ -60,7 +85,7 @@ class SamplerState:
 
     def adjust(self, row: Float32Array) -> Float32Array:
         """Biased and penalised logits: a new array, or ``row`` itself when there is nothing to do."""
-        if self.plain:
+        if self._unchanged:
             return row
         adjusted: Float32Array = row.copy()
         adjusted[self._bias_ids] += self._bias
@@ -76,16 +101,30 @@ class SamplerState:
         return adjusted
 
     def choose(self, row: Float32Array) -> int | None:
-        """The next token for the model's logits ``row`` [vocabulary], or None when penalties made them infinite."""
+        """The next token for the model's logits ``row`` [vocabulary], or None when penalties made them infinite.
+
+        A constraint comes first: what it does not allow has no part in anything that follows.
+
+        Raises:
+            EngineError: see ``TokenConstraint.allowed``.
+        """
+        allowed = None if self._constraint is None else self._constraint.allowed()
         with np.errstate(over="ignore", invalid="ignore"):
             adjusted = self.adjust(row)
-            best = int(adjusted.argmax())
-            peak = adjusted[best]
-            if not np.isfinite(peak):
-                return None
-            if self._random is None:
-                return best
-            scaled = (adjusted - peak) / np.float32(max(self.params.temperature, _TINY))
+            if allowed is not None:
+                adjusted = adjusted[allowed]
+            index = self._pick(adjusted)
+        return index if index is None or allowed is None else int(allowed[index])
+
+    def _pick(self, adjusted: Float32Array) -> int | None:
+        """The index of one of these logits; None when they are not finite."""
+        best = int(adjusted.argmax())
+        peak = adjusted[best]
+        if not np.isfinite(peak):
+            return None
+        if self._random is None:
+            return best
+        scaled = (adjusted - peak) / np.float32(max(self.params.temperature, _TINY))
         uniform = float(self._random.random())
         ids = kept_ids(scaled, self.params)
         if ids is None:
@@ -108,7 +147,7 @@ def sample(
         logprobs: for each row, how many alternatives to report, or None for no log-probabilities.
 
     Returns:
-        A token for each row, or None for a row that holds NaN or infinity.
+        A token for each row, or None for a row that holds NaN or infinity, and where ``SamplerState.failure`` says why.
     """
     finite = finite_rows(logits)
     tokens: list[Token | None] = [None] * len(states)
@@ -119,10 +158,14 @@ def sample(
         if not finite[index]:
             continue
         row = logits[index]
-        chosen = state.choose(row) if best is None else int(best[index])
-        if chosen is None:
+        try:
+            chosen = state.choose(row) if best is None else int(best[index])
+            if chosen is None:
+                continue
+            state.accept(chosen)
+        except EngineError as failure:
+            state.failure = failure
             continue
-        state.accept(chosen)
         wanted = logprobs[index]
         tokens[index] = Token(chosen) if wanted is None else _with_logprobs(row, chosen, wanted)
     return tokens

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Literal
 
 from stretto.conversation.messages import SamplingParams
+from stretto.engine.constraint import TokenConstraint
 from stretto.errors import StrettoError
 
 
@@ -46,6 +47,7 @@ class SequenceRequest:
         logprobs: alternatives to report for each token, or None.
         extra_key: what changes the KV besides the tokens (an adapter, the digests of images); only sequences with the same one
             share blocks.
+        constraint: what the answer must keep to; of this sequence alone.
     """
 
     id: str
@@ -55,6 +57,7 @@ class SequenceRequest:
     end_token_ids: frozenset[int] = frozenset()
     logprobs: int | None = None
     extra_key: bytes = b""
+    constraint: TokenConstraint | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,9 @@ class Stepper:
             if not part.gives_token:
                 self._updates.append(sequence.update())
             elif token is None:
-                error = EngineError("The model's output for this request is not finite: no token can be drawn from it.")
+                error = sequence.sampler.failure or EngineError(
+                    "The model's output for this request is not finite: no token can be drawn from it."
+                )
                 self._end(sequence, Phase.FAILED, now, error=error)
             else:
                 self._accept(sequence, token, now)
