@@ -100,10 +100,18 @@ def test_blocks_right_behind_are_taken_if_they_are_free() -> None:
     assert pool.allocate(2, behind=17).tolist() == [18, 19]
 
 
-def test_spread_leaves_room_behind() -> None:
+def test_room_is_left_around_what_may_grow() -> None:
     pool = BlockPool(64)
-    taken = [int(pool.allocate(4, spread=True)[0]) for _ in range(7)]
+    taken = [int(pool.allocate(4, room=8)[0]) for _ in range(7)]
     assert taken == [0, 12, 24, 36, 48, 58, 8]
-    assert pool.allocate(6, spread=True).tolist() == list(range(52, 58))  # nothing is roomy: the smallest that fits
+    assert pool.allocate(6, room=8).tolist() == list(range(52, 58))  # nothing is roomy: the smallest that fits
     pool = BlockPool(3)
-    assert pool.allocate(3, spread=True).tolist() == [0, 1, 2]
+    assert pool.allocate(3, room=8).tolist() == [0, 1, 2]
+
+
+def test_free_blocks_behind_one_are_counted() -> None:
+    pool = BlockPool(10)
+    pool.allocate(10)
+    pool.release([3, 4, 6, 8, 9])
+    assert [pool.free_behind(block, 3) for block in (2, 3, 5, 6, 7, 8, 9)] == [2, 1, 1, 0, 2, 1, 0]
+    assert pool.free_behind(2, 1) == 1

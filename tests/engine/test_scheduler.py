@@ -51,7 +51,7 @@ def test_nobody_overtakes_and_places_are_limited() -> None:
     scheduler.remove(small)
     scheduler.admit(2.0)
     assert [s.phase for s in (large, late)] == [Phase.PREFILLING, Phase.QUEUED]
-    assert scheduler.kv.blocks_used == (8,)
+    assert scheduler.kv.blocks_used == (5,)  # its prompt and some; the other 3 are promised to it
     assert scheduler.live() == [large, late]
     scheduler.remove(large)
     others = [live(str(n)) for n in range(3)]

@@ -193,6 +193,29 @@ def test_side_requests_do_not_evict_the_main_conversation() -> None:
     assert before > 600
 
 
+def test_an_answer_that_could_be_long_evicts_nothing_as_long_as_it_is_not() -> None:
+    # 64 blocks. The side request may fill the whole context, which would take every block there is; it takes what it needs.
+    bench = Bench(config=EngineConfig(kv_cache_bytes=8 * BLOCK * 64, max_context_tokens=1024))
+    ids = dialogue_ids([("m" * 250, "m" * 250)], "m" * 20)
+    ask(bench, "main", ids)
+    title = chat_ids("a title")
+    assert ask(bench, "side", title, max_tokens=1024 - len(title)).phase is Phase.FINISHED
+    assert ask(bench, "main again", ids).cached_tokens == down(len(ids) - 1)
+    assert bench.stepper.scheduler.kv.counts.evictions == 0
+
+
+def test_long_answers_take_turns_when_the_promises_fill_the_memory() -> None:
+    bench = Bench(EchoScript(repeat=0), EngineConfig(kv_cache_bytes=8 * BLOCK * 64, max_context_tokens=1024))
+    for name in "abc":
+        bench.submit(request(name, name, max_tokens=480))
+    bench.step()
+    assert (bench.stepper.scheduler.running, bench.stepper.scheduler.queued) == (2, 1)
+    while bench.stepper.scheduler.busy:
+        bench.step()
+        check_blocks(bench)
+    assert all(bench.heard[name].text == name * 480 for name in "abc")
+
+
 def test_a_wait_for_room_counts_only_what_is_not_shared() -> None:
     # 20 blocks: two of these need 2 x 12, but share 8.
     bench = Bench(config=EngineConfig(kv_cache_bytes=8 * BLOCK * 20, max_context_tokens=320))
@@ -204,6 +227,24 @@ def test_a_wait_for_room_counts_only_what_is_not_shared() -> None:
     assert (bench.stepper.scheduler.running, bench.stepper.scheduler.queued) == (2, 0)
     bench.run()
     assert bench.heard["one"].text == bench.heard["two"].text == "w" * 50
+
+
+def test_known_blocks_that_are_shared_are_no_room() -> None:
+    # 20 blocks: 8 known and unused, 9 promised to another, 3 free. The third shares the 8 and needs 4 more.
+    bench = Bench(config=EngineConfig(kv_cache_bytes=8 * BLOCK * 20, max_context_tokens=320))
+    ids = chat_ids("w" * 110)
+    ask(bench, "before", ids, max_tokens=10)
+    other = chat_ids("other")
+    bench.submit(request("other", prompt_ids=other, max_tokens=9 * BLOCK - len(other)))
+    bench.step()
+    assert bench.stepper.scheduler.kv.blocks_cached == 8
+    bench.submit(request("third", prompt_ids=ids, max_tokens=12 * BLOCK - len(ids)))
+    bench.step()
+    check_blocks(bench)
+    assert (bench.stepper.scheduler.running, bench.stepper.scheduler.queued) == (1, 1)
+    bench.run()
+    assert bench.heard["third"].outcome.cached_tokens == 8 * BLOCK
+    assert bench.heard["third"].text == "w" * (12 * BLOCK - len(ids))
 
 
 def test_a_conversation_goes_on_right_behind_its_known_blocks() -> None:

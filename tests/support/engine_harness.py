@@ -147,7 +147,12 @@ def check_blocks(bench: Bench) -> None:
     assert kv.blocks_cached == sum(1 for node in nodes if not node.users)
     assert set(kv._index._leaves) == {node for node in nodes if not node.users and not node.children}
     assert len(kv._index._evicted) <= min(bench.facts.kv.blocks)
+    size = kv._block_tokens
+    promised = [-(-s.reserved_tokens // size) - len(s.block_tables[0]) for s in live if s.block_tables]
+    assert all(blocks >= 0 for blocks in promised)
+    assert kv._promised == sum(promised)
     for group, pool in enumerate(kv._pools):
+        assert kv._promised <= pool.free + kv.blocks_cached
         expected = Counter(int(block) for s in live if s.block_tables for block in s.block_tables[group])
         expected.update(node.blocks[group] for node in nodes)
         assert {block: pool.holders(block) for block in range(pool.blocks) if pool.holders(block)} == expected

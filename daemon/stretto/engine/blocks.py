@@ -41,13 +41,13 @@ class BlockPool:
         """How many hold the block."""
         return int(self._holders[block])
 
-    def allocate(self, count: int, *, behind: int | None = None, spread: bool = False) -> Int32Array:
+    def allocate(self, count: int, *, behind: int | None = None, room: int = 0) -> Int32Array:
         """Take ``count`` free blocks, each held once.
 
         Args:
             behind: the blocks right behind this one are taken if they are all free.
-            spread: else, leave room before and after, so that who comes back for more may get the blocks behind. Not more than
-                a few times what is taken: memory that was never written may not exist yet.
+            room: else, so many free blocks are left before and behind if that is possible, so that who comes back for more may get
+                the blocks behind.
 
         Raises:
             OutOfBlocks: there are not so many; none is taken.
@@ -59,7 +59,7 @@ class BlockPool:
         if behind is not None and behind + count < self.blocks and not self._holders[behind + 1 : behind + 1 + count].any():
             return self._take(np.arange(behind + 1, behind + 1 + count, dtype=np.int32))
         starts, lengths = self._runs()
-        start = self._apart(starts, lengths, count) if spread else None
+        start = self._apart(starts, lengths, count, room) if room else None
         if start is not None:
             return self._take(np.arange(start, start + count, dtype=np.int32))
         fitting = np.flatnonzero(lengths >= count)
@@ -96,13 +96,19 @@ class BlockPool:
         self._holders[distinct] -= times.astype(np.int32)
         self._free += int((self._holders[distinct] == 0).sum())
 
+    def free_behind(self, block: int, most: int) -> int:
+        """How many blocks right behind one are free, counted up to ``most``."""
+        held = np.flatnonzero(self._holders[block + 1 : block + 1 + most])
+        return int(held[0]) if held.size else min(most, self.blocks - block - 1)
+
     @staticmethod
-    def _apart(starts: npt.NDArray[np.intp], lengths: npt.NDArray[np.intp], count: int) -> int | None:
+    def _apart(starts: npt.NDArray[np.intp], lengths: npt.NDArray[np.intp], count: int, room: int) -> int | None:
         """Where ``count`` blocks have room around them: the first block, or None."""
-        roomy = np.flatnonzero(lengths >= 4 * count)
+        roomy = np.flatnonzero(lengths >= count + 2 * room)
         if roomy.size:
+            # The smallest such run and no wider gaps: memory that was never written may not exist yet.
             run = roomy[np.argmin(lengths[roomy])]
-            return int(starts[run]) + (2 * count if starts[run] else 0)
+            return int(starts[run]) + (room if starts[run] else 0)
         run = np.argmax(lengths)
         return int(starts[run] + lengths[run] // 2) if lengths[run] >= 2 * count else None
 

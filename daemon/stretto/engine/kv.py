@@ -14,6 +14,12 @@ from stretto.engine.live import LiveSequence
 from stretto.engine.prefix import Digester, PrefixIndex, PrefixNode, chain_digest, root_digest
 from stretto.engine.sequence import CacheMiss
 
+GROWTH_TOKENS = 64
+"""A sequence takes the blocks of its answer in steps of so many tokens, however long that may become."""
+
+ROOM_TOKENS = 1024
+"""At least so much room is left behind a new sequence, if that is possible, for its answer and for what follows it."""
+
 
 @dataclass(slots=True)
 class CacheCounts:
@@ -34,9 +40,12 @@ class CacheCounts:
 class KVCache:
     """Blocks of all layer groups, and the prefix index over them.
 
-    A sequence gets all the blocks that its prompt and longest answer need before it starts. Blocks that hold its prompt's
-    beginning already are shared, read only; the others are its own. Each block that it has filled is published to the index, which
-    holds it too, so that it outlives the sequence until its room is needed. A block that is not full is never shared.
+    A sequence is promised all the blocks that its prompt and longest answer may need before it starts, and takes them as it
+    needs them: an answer that ends early costs nobody's known text. Blocks that hold its prompt's beginning already are shared,
+    read only; the others are its own. Each block that it has filled is published to the index, which holds it too, so that it
+    outlives the sequence until its room is needed. A block that is not full is never shared.
+
+    What is promised and not taken is never more than what is free, or held by the index alone.
 
     A layer group's blocks are counted by its pool, where the index is one more holder. All groups hold the same positions.
     """
@@ -46,7 +55,12 @@ class KVCache:
         self._block_tokens = plan.block_tokens
         self._enabled = prefix_cache
         self._digester = digester
+        self._growth = max(1, GROWTH_TOKENS // plan.block_tokens)
+        self._room = max(1, ROOM_TOKENS // plan.block_tokens)
         self._pools: tuple[BlockPool, ...] = ()
+        self._promised = 0
+        self._changes = 0  # of what a prompt that waits might find, room or known text
+        self._refused: tuple[str, int] | None = None
         self.counts = CacheCounts()
         self._empty()
 
@@ -61,26 +75,42 @@ class KVCache:
         return self._index.evictable
 
     def start(self, sequence: LiveSequence) -> bool:
-        """Give a queued sequence its blocks, known ones first; False when there is no room now, and nothing has changed."""
+        """Give a queued sequence blocks for its prompt, known ones first, and the promise of the others.
+
+        False when there is no room now, and nothing has changed.
+        """
+        if self._refused == (sequence.id, self._changes):
+            return False
         known = self._match(sequence)
-        wanted = blocks_for(sequence.reserved_tokens, self._block_tokens) - len(known)
-        room = self._index.evictable - sum(1 for node in known if not node.users)
+        wanted = self._blocks(sequence.reserved_tokens) - len(known)
+        room = self._index.evictable - sum(1 for node in known if not node.users) - self._promised
         if any(pool.free + room < wanted for pool in self._pools):
+            self._refused = (sequence.id, self._changes)
             return False
         for node in known:
             self._index.pin(node)
-        self._evict(wanted - min(pool.free for pool in self._pools))
-        tables = []
         for group, pool in enumerate(self._pools):
-            shared = np.fromiter((node.blocks[group] for node in known), dtype=np.int32, count=len(known))
-            pool.share(shared)
-            behind = int(shared[-1]) if known else None
-            fresh = pool.allocate(wanted, behind=behind, spread=self._enabled)
-            tables.append(np.concatenate((shared, fresh)))
-        sequence.block_tables = tuple(tables)
+            pool.share(node.blocks[group] for node in known)
+        sequence.block_tables = tuple(
+            np.fromiter((node.blocks[group] for node in known), dtype=np.int32, count=len(known))
+            for group in range(len(self._pools))
+        )
         sequence.chain = known
         self._count_known(sequence, len(known))
+        self._promised += wanted
+        self._take(sequence, min(wanted, self._blocks(len(sequence.prompt)) - len(known) + self._growth))
         return True
+
+    def grow(self, sequence: LiveSequence) -> None:
+        """Take promised blocks if the next token needs one."""
+        held = len(sequence.block_tables[0])
+        if held < self._blocks(sequence.computed_tokens + 1):
+            count = min(self._growth, self._blocks(sequence.reserved_tokens) - held)
+            last = [int(table[-1]) for table in sequence.block_tables]
+            behind = min(
+                pool.free_behind(block, count) for pool, block in zip(self._pools, last, strict=True)
+            )
+            self._take(sequence, behind or count)
 
     def extend(self, sequence: LiveSequence) -> None:
         """Share what became known of a prompt since it started, as far as the sequence has not begun to compute it itself."""
@@ -89,18 +119,12 @@ class KVCache:
         found = self._match(sequence)
         if not found:
             return
-        first = len(sequence.chain)
         for node in found:
             self._index.pin(node)
-        tables = []
-        for group, (pool, table) in enumerate(zip(self._pools, sequence.block_tables, strict=True)):
-            shared = np.fromiter((node.blocks[group] for node in found), dtype=np.int32, count=len(found))
-            pool.share(shared)
-            pool.release(table[first : first + len(found)])
-            tables.append(np.concatenate((table[:first], shared, table[first + len(found) :])))
-        sequence.block_tables = tuple(tables)
+        self._exchange(sequence, len(sequence.chain), found)
         sequence.chain.extend(found)
         self._count_known(sequence, len(found))
+        self._changes += 1
 
     def current_digest(self, sequence: LiveSequence) -> bytes | None:
         """Digest of the prompt's block that the sequence computes next, if others could wait for it to be published."""
@@ -152,7 +176,9 @@ class KVCache:
             digest, tokens = self._name(sequence, index)
             node = self._index.find(tip, extra_key, digest, tokens)
             if node is not None:
-                self._index.pin(node)  # another was faster; the sequence goes on with its own copy
+                # Another was faster: its block is as good, and nobody else would find this one.
+                self._index.pin(node)
+                self._exchange(sequence, index, [node])
             else:
                 blocks = tuple(int(table[index]) for table in sequence.block_tables)
                 node = self._index.add(tip, extra_key, digest, tokens, blocks, turns)
@@ -163,6 +189,8 @@ class KVCache:
             sequence.chain.append(node)
         for group, pool in enumerate(self._pools):
             pool.share(node.blocks[group] for node in added)
+        if sequence.unread_tokens:
+            self._changes += 1  # a prompt that waits may begin like this one; that it goes on like an answer is not worth a look
 
     def release(self, sequence: LiveSequence) -> None:
         """Take back the blocks of a sequence that has ended; those that the index holds stay known."""
@@ -172,6 +200,9 @@ class KVCache:
             chain[-1].tail = sequence.token_bytes(len(chain) * self._block_tokens, sequence.computed_tokens)
         for node in reversed(chain):
             self._index.unpin(node)
+        if sequence.block_tables:
+            self._promised -= self._blocks(sequence.reserved_tokens) - len(sequence.block_tables[0])
+        self._changes += 1
         for pool, table in zip(self._pools, sequence.block_tables, strict=False):
             pool.release(table)
         sequence.block_tables = ()
@@ -190,6 +221,31 @@ class KVCache:
     def _empty(self) -> None:
         self._pools = tuple(BlockPool(blocks) for blocks in self._plan.blocks)
         self._index = PrefixIndex(self._block_tokens, min(self._plan.blocks))
+        self._promised = 0
+        self._changes = 0
+        self._refused = None
+
+    def _take(self, sequence: LiveSequence, count: int) -> None:
+        """Add promised blocks to a sequence's tables, behind the last one if those are free."""
+        self._promised -= count
+        self._evict(count - min(pool.free for pool in self._pools))
+        held = len(sequence.block_tables[0])
+        room = max(self._room, self._blocks(sequence.reserved_tokens) - held - count)
+        sequence.block_tables = tuple(
+            np.concatenate((table, pool.allocate(count, behind=int(table[-1]) if held else None, room=room)))
+            for pool, table in zip(self._pools, sequence.block_tables, strict=True)
+        )
+
+    def _exchange(self, sequence: LiveSequence, first: int, nodes: Sequence[PrefixNode]) -> None:
+        """Put known blocks into a sequence's tables, and release its own that were there."""
+        end = first + len(nodes)
+        tables = []
+        for group, (pool, table) in enumerate(zip(self._pools, sequence.block_tables, strict=True)):
+            shared = np.fromiter((node.blocks[group] for node in nodes), dtype=np.int32, count=len(nodes))
+            pool.share(shared)
+            pool.release(table[first:end])
+            tables.append(np.concatenate((table[:first], shared, table[end:])))
+        sequence.block_tables = tuple(tables)
 
     def _evict(self, count: int) -> None:
         if count > 0:
@@ -210,6 +266,9 @@ class KVCache:
                 break
             found.append(tip)
         return found
+
+    def _blocks(self, tokens: int) -> int:
+        return blocks_for(tokens, self._block_tokens)
 
     def _reusable(self, sequence: LiveSequence) -> int:
         """How many of the prompt's blocks may be shared: at least its last token is computed, for the logits."""

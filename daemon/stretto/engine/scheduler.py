@@ -1,6 +1,6 @@
 """Who runs in the next step. Pure: no clock, no thread, no backend.
 
-Blocks for the whole prompt and the longest answer are reserved before a sequence starts, so a running sequence never runs out
+Blocks for the whole prompt and the longest answer are promised before a sequence starts, so a running sequence never runs out
 and nothing is ever preempted. What does not fit waits, first come first served: a large one at the head is not overtaken, so
 it cannot starve.
 
@@ -92,6 +92,8 @@ class Scheduler:
     def plan(self, prefill_tokens: int) -> list[Part]:
         """The next step: every answer's next token, and at most so many tokens of the prompts."""
         parts = [Part(s, 1, False, True) for s in self._running if s.phase is Phase.GENERATING]
+        for part in parts:
+            self.kv.grow(part.sequence)
         reading = [s for s in self._running if s.phase is Phase.PREFILLING]
         for sequence in reading:
             self.kv.extend(sequence)
