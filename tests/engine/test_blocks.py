@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from stretto.engine.blocks import BlockPool, OutOfBlocks
 
 
-@given(st.lists(st.tuples(st.sampled_from(["allocate", "share", "release"]), st.integers(0, 12)), max_size=60))
+@given(
+    st.lists(st.tuples(st.sampled_from(["allocate", "share", "release"]), st.integers(0, 12)), max_size=60)
+)
 @settings(max_examples=60, deadline=None)
 def test_counts_agree_with_a_plain_model(operations: list[tuple[str, int]]) -> None:
     pool = BlockPool(32)
@@ -20,7 +22,9 @@ def test_counts_agree_with_a_plain_model(operations: list[tuple[str, int]]) -> N
     for operation, number in operations:
         if operation == "allocate":
             if number > pool.free:
-                with pytest.raises(OutOfBlocks, match=f"{number} blocks are wanted, {pool.free} of 32 are free"):
+                with pytest.raises(
+                    OutOfBlocks, match=f"{number} blocks are wanted, {pool.free} of 32 are free"
+                ):
                     pool.allocate(number)
             else:
                 taken = pool.allocate(number).tolist()
@@ -104,7 +108,9 @@ def test_room_is_left_around_what_may_grow() -> None:
     pool = BlockPool(64)
     taken = [int(pool.allocate(4, room=8)[0]) for _ in range(7)]
     assert taken == [0, 12, 24, 36, 48, 58, 8]
-    assert pool.allocate(6, room=8).tolist() == list(range(52, 58))  # nothing is roomy: the smallest that fits
+    assert pool.allocate(6, room=8).tolist() == list(
+        range(52, 58)
+    )  # nothing is roomy: the smallest that fits
     pool = BlockPool(3)
     assert pool.allocate(3, room=8).tolist() == [0, 1, 2]
 

@@ -65,14 +65,22 @@ def test_a_set_context_that_does_not_fit_is_refused_with_the_figures() -> None:
 
 
 def test_a_useless_context_is_refused() -> None:
-    with pytest.raises(StartupError, match=r"256 tokens needs 25600 bytes.*60% of the 30000 bytes that are free"):
+    with pytest.raises(
+        StartupError, match=r"256 tokens needs 25600 bytes.*60% of the 30000 bytes that are free"
+    ):
         plan(free=30_000)
     assert plan(free=30_000, model=spec(context=100)).max_context_tokens == 100
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("max_batch", 0), ("block_tokens", 0), ("stall_target_s", 0.0), ("kv_cache_bytes", -1), ("reload_delays_s", ())],
+    [
+        ("max_batch", 0),
+        ("block_tokens", 0),
+        ("stall_target_s", 0.0),
+        ("kv_cache_bytes", -1),
+        ("reload_delays_s", ()),
+    ],
 )
 def test_wrong_settings_are_refused(name: str, value: object) -> None:
     with pytest.raises(SettingsError) as caught:
@@ -85,7 +93,9 @@ def test_what_can_never_fit() -> None:
     facts = plan_kv(spec(), MemoryReport(0, 0, 10**9, 10**9), config)
     assert facts.max_context_tokens == 496
     check_fits(400, 96, facts, config)
-    with pytest.raises(InvalidRequest, match=r"400 prompt tokens .* 97 .* 497.* 49700 bytes .* 49600 bytes") as caught:
+    with pytest.raises(
+        InvalidRequest, match=r"400 prompt tokens .* 97 .* 497.* 49700 bytes .* 49600 bytes"
+    ) as caught:
         check_fits(400, 97, facts, config)
     assert caught.value.code == "kv_budget_exceeded"
     with pytest.raises(ContextLengthExceeded, match=r"make 1001, and the context is 496"):

@@ -30,7 +30,9 @@ def test_loads_reports_and_answers() -> None:
         assert (stats.finished, stats.cancelled, stats.failed) == (20, 0, 0)
         assert stats.kv_blocks_used == stats.kv_bytes_used == stats.queued == stats.running == 0
         assert stats.completion_tokens == sum(len(one.ids) for one in heard)
-        assert stats.prompt_tokens == sum(one.outcome.prompt_tokens - one.outcome.cached_tokens for one in heard)
+        assert stats.prompt_tokens == sum(
+            one.outcome.prompt_tokens - one.outcome.cached_tokens for one in heard
+        )
         assert stats.cache_hit_tokens == sum(one.outcome.cached_tokens for one in heard) > 0
         assert (stats.cache_hits + stats.cache_misses, stats.cache_evictions) == (20, 0)
         assert stats.kv_blocks_cached > 0
@@ -137,9 +139,19 @@ def test_the_id_of_an_ended_sequence_is_free_again() -> None:
     ("script", "config", "code", "named"),
     [
         (EchoScript(fail_at_load=1), EngineConfig(), "backend_unavailable", "load 1"),
-        (EchoScript(oom_on_allocate=True), EngineConfig(), "out_of_memory", "524288 bytes of KV memory could not"),
+        (
+            EchoScript(oom_on_allocate=True),
+            EngineConfig(),
+            "out_of_memory",
+            "524288 bytes of KV memory could not",
+        ),
         (EchoScript(memory_bytes=1000), EngineConfig(), "out_of_memory", "60% of the 1000 bytes"),
-        (EchoScript(), EngineConfig(max_context_tokens=999, kv_cache_bytes=999), "out_of_memory", "999 tokens needs 8064"),
+        (
+            EchoScript(),
+            EngineConfig(max_context_tokens=999, kv_cache_bytes=999),
+            "out_of_memory",
+            "999 tokens needs 8064",
+        ),
     ],
 )
 def test_a_start_that_fails(script: EchoScript, config: EngineConfig, code: str, named: str) -> None:

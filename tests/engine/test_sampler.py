@@ -163,7 +163,11 @@ def test_greedy_is_the_exact_argmax_and_the_lowest_id_wins_a_tie() -> None:
     greedy = SamplingParams(temperature=0)
     tokens = sample(logits, [state(greedy, vocab=50) for _ in range(3)], [None] * 3)
     assert [token.id for token in tokens if token] == [7, 49, 0]
-    mixed = sample(logits, [state(greedy, vocab=50), state(greedy, vocab=50), state(SamplingParams(), vocab=50)], [None] * 3)
+    mixed = sample(
+        logits,
+        [state(greedy, vocab=50), state(greedy, vocab=50), state(SamplingParams(), vocab=50)],
+        [None] * 3,
+    )
     assert [token.id for token in mixed[:2] if token] == [7, 49]
 
 
@@ -186,7 +190,11 @@ def test_the_smallest_temperatures_are_greedy(temperature: float) -> None:
 
 def test_a_seed_draws_the_same_in_any_company() -> None:
     rows = [some_logits(5000, seed, 2.0) for seed in range(12)]
-    for params in (SamplingParams(seed=5), SamplingParams(seed=5, top_p=0.9), SamplingParams(seed=5, top_k=30, min_p=0.1)):
+    for params in (
+        SamplingParams(seed=5),
+        SamplingParams(seed=5, top_p=0.9),
+        SamplingParams(seed=5, top_k=30, min_p=0.1),
+    ):
         alone = SamplerState(params, NO_PROMPT, 5000)
         expected = [sample(row[None], [alone], [None])[0] for row in rows]
         crowd = [SamplerState(SamplingParams(seed=n), NO_PROMPT, 5000) for n in range(7)]
@@ -222,7 +230,9 @@ def test_logprobs_are_those_of_the_models_own_logits() -> None:
         assert token.logprob == pytest.approx(reference[17], abs=1e-5)
         best = sorted(range(300), key=lambda index: (-logits[index], index))[:alternatives]
         assert [index for index, _ in token.top] == best
-        assert [value for _, value in token.top] == pytest.approx([reference[index] for index in best], abs=1e-5)
+        assert [value for _, value in token.top] == pytest.approx(
+            [reference[index] for index in best], abs=1e-5
+        )
     plain = sample(logits[None], [state(params)], [None])[0]
     assert plain is not None
     assert plain.logprob is None

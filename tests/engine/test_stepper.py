@@ -62,11 +62,15 @@ def test_a_seed_draws_the_same_alone_and_in_a_batch_of_eight() -> None:
     alone.run()
     crowd = Bench(script)
     for number in range(4):
-        crowd.submit(request(f"before{number}", "other" * number, max_tokens=90, sampling=SamplingParams(seed=number)))
+        crowd.submit(
+            request(f"before{number}", "other" * number, max_tokens=90, sampling=SamplingParams(seed=number))
+        )
     crowd.step()
     crowd.submit(request("s", "some text", max_tokens=60, sampling=sampling))
     for number in range(3):
-        crowd.submit(request(f"after{number}", "more" * number, max_tokens=20 + number, sampling=SamplingParams()))
+        crowd.submit(
+            request(f"after{number}", "more" * number, max_tokens=20 + number, sampling=SamplingParams())
+        )
     crowd.run()
     assert crowd.heard["s"].ids == alone.heard["s"].ids
     assert len(set(alone.heard["s"].ids)) > 5
@@ -114,7 +118,9 @@ def test_logprobs_are_delivered() -> None:
     bench.submit(request("l", "ab", logprobs=2))
     bench.run()
     tokens = bench.heard["l"].tokens
-    assert all(token.logprob is not None and token.logprob > -1e-3 and len(token.top) == 2 for token in tokens)
+    assert all(
+        token.logprob is not None and token.logprob > -1e-3 and len(token.top) == 2 for token in tokens
+    )
     assert [token.top[0][0] for token in tokens] == [token.id for token in tokens]
 
 
@@ -208,7 +214,12 @@ def test_what_does_not_fit_now_waits_for_room() -> None:
     bench.step()
     assert (bench.stepper.scheduler.running, bench.stepper.scheduler.queued) == (2, 2)
     bench.run()
-    assert [bench.heard[name].text for name in ("a", "b", "c", "small")] == ["a" * 10, "b" * 10, "c" * 10, "s"]
+    assert [bench.heard[name].text for name in ("a", "b", "c", "small")] == [
+        "a" * 10,
+        "b" * 10,
+        "c" * 10,
+        "s",
+    ]
     assert bench.heard["c"].outcome.timing.queued_s >= 0
 
 
@@ -271,7 +282,9 @@ def test_running_answers_never_stall_longer_than_the_target(warm: bool) -> None:
 
 
 def test_a_machine_that_slows_down_is_followed() -> None:
-    bench = Bench(EchoScript(prefill_token_delay_s=0.001, context_tokens=8192), EngineConfig(stall_target_s=0.25))
+    bench = Bench(
+        EchoScript(prefill_token_delay_s=0.001, context_tokens=8192), EngineConfig(stall_target_s=0.25)
+    )
     bench.submit(request("stream", "s" * 500))
     bench.submit(request("long", "l" * 5000, max_tokens=5))
     for _ in range(8):
@@ -297,14 +310,23 @@ ACTIONS = st.lists(
 )
 
 
-@given(actions=ACTIONS, fail_every=st.sampled_from([0, 0, 7]), groups=st.integers(1, 2), block_tokens=st.sampled_from([1, 4, 16]))
+@given(
+    actions=ACTIONS,
+    fail_every=st.sampled_from([0, 0, 7]),
+    groups=st.integers(1, 2),
+    block_tokens=st.sampled_from([1, 4, 16]),
+)
 @settings(max_examples=60, deadline=None)
 def test_no_block_is_lost_or_shared_by_two(
     actions: list[tuple[str, int, int]], fail_every: int, groups: int, block_tokens: int
 ) -> None:
     script = EchoScript(context_tokens=128, layer_groups=groups, fail_every=fail_every)
     config = EngineConfig(
-        max_batch=5, kv_cache_bytes=320 * 8 * groups, block_tokens=block_tokens, prefill_chunk_tokens=24, max_context_tokens=128
+        max_batch=5,
+        kv_cache_bytes=320 * 8 * groups,
+        block_tokens=block_tokens,
+        prefill_chunk_tokens=24,
+        max_context_tokens=128,
     )
     bench = Bench(script, config)
     sequences: list[LiveSequence] = []

@@ -96,7 +96,9 @@ class Bench:
         spec = self.backend.load(lambda phase, fraction: None)
         self.facts = plan_kv(spec, self.backend.memory(), self.config)
         self.backend.allocate(self.facts.kv)
-        self.stepper = Stepper(self.backend, self.facts, self.config, clock=self.clock, lock=threading.RLock())
+        self.stepper = Stepper(
+            self.backend, self.facts, self.config, clock=self.clock, lock=threading.RLock()
+        )
         self.heard: dict[str, Heard] = {}
 
     def submit(self, asked: SequenceRequest) -> LiveSequence:
@@ -162,7 +164,9 @@ def check_blocks(bench: Bench) -> None:
         assert sequence.cached_tokens <= sequence.prefilled <= len(sequence.prompt)
         shared = sequence.cached_tokens // kv._block_tokens
         for index, node in enumerate(sequence.chain):
-            assert node.tokens == sequence.token_bytes(index * kv._block_tokens, (index + 1) * kv._block_tokens)
+            assert node.tokens == sequence.token_bytes(
+                index * kv._block_tokens, (index + 1) * kv._block_tokens
+            )
             if index < shared:
                 assert tuple(int(table[index]) for table in sequence.block_tables) == node.blocks
 
@@ -209,7 +213,9 @@ class Running:
         self.error: StrettoError | None = None
         self.reports: list[tuple[str, float]] = []
         extra = {} if clock is None else {"clock": clock}
-        self.engine = Engine(backend or EchoBackend(), config, post=self.posts.put, deliver=self._deliver, **extra)
+        self.engine = Engine(
+            backend or EchoBackend(), config, post=self.posts.put, deliver=self._deliver, **extra
+        )
         if load:
             self.start()
             self.pump(lambda: self.facts is not None or self.error is not None)
@@ -221,7 +227,9 @@ class Running:
         return thread
 
     def start(self) -> None:
-        self.engine.start(self._loaded, self._failed, lambda phase, fraction: self.reports.append((phase, fraction)))
+        self.engine.start(
+            self._loaded, self._failed, lambda phase, fraction: self.reports.append((phase, fraction))
+        )
 
     def __enter__(self) -> Running:
         return self

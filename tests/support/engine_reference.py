@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from stretto.conversation.messages import SamplingParams
 
 
-def adjusted(logits: Sequence[float], params: SamplingParams, prompt: Sequence[int], answer: Sequence[int]) -> list[float]:
+def adjusted(
+    logits: Sequence[float], params: SamplingParams, prompt: Sequence[int], answer: Sequence[int]
+) -> list[float]:
     """Logits after bias and penalties."""
     values = [float(value) for value in logits]
     for token, bias in params.logit_bias.items():

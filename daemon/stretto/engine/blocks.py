@@ -56,7 +56,11 @@ class BlockPool:
             raise OutOfBlocks(f"{count} blocks are wanted, {self._free} of {self.blocks} are free")
         if count == 0:
             return np.zeros(0, dtype=np.int32)
-        if behind is not None and behind + count < self.blocks and not self._holders[behind + 1 : behind + 1 + count].any():
+        if (
+            behind is not None
+            and behind + count < self.blocks
+            and not self._holders[behind + 1 : behind + 1 + count].any()
+        ):
             return self._take(np.arange(behind + 1, behind + 1 + count, dtype=np.int32))
         starts, lengths = self._runs()
         start = self._apart(starts, lengths, count, room) if room else None
@@ -102,7 +106,9 @@ class BlockPool:
         return int(held[0]) if held.size else min(most, self.blocks - block - 1)
 
     @staticmethod
-    def _apart(starts: npt.NDArray[np.intp], lengths: npt.NDArray[np.intp], count: int, room: int) -> int | None:
+    def _apart(
+        starts: npt.NDArray[np.intp], lengths: npt.NDArray[np.intp], count: int, room: int
+    ) -> int | None:
         """Where ``count`` blocks have room around them: the first block, or None."""
         roomy = np.flatnonzero(lengths >= count + 2 * room)
         if roomy.size:

@@ -65,7 +65,8 @@ def check_fits(prompt_tokens: int, max_tokens: int, facts: EngineFacts, config: 
     limit_tokens = min(facts.spec.context_tokens, config.max_context_tokens or facts.spec.context_tokens)
     if total_tokens > limit_tokens:
         raise ContextLengthExceeded(
-            f"{asked}, and the context is {facts.max_context_tokens} tokens.", remedy="Shorten the prompt or max_tokens."
+            f"{asked}, and the context is {facts.max_context_tokens} tokens.",
+            remedy="Shorten the prompt or max_tokens.",
         )
     raise InvalidRequest(
         f"{asked}, which need {total_tokens * facts.spec.kv_bytes_per_token} bytes of KV memory; there are {facts.kv_bytes} "

@@ -39,14 +39,24 @@ class EngineConfig:
     reload_delays_s: tuple[float, ...] = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 
     def __post_init__(self) -> None:
-        for name in ("max_batch", "max_context_tokens", "kv_cache_bytes", "block_tokens", "prefill_chunk_tokens"):
+        for name in (
+            "max_batch",
+            "max_context_tokens",
+            "kv_cache_bytes",
+            "block_tokens",
+            "prefill_chunk_tokens",
+        ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise SettingsError(f"{name} is {value}; it must be at least 1.", param=name)
         if not self.stall_target_s > 0:
-            raise SettingsError(f"stall_target_s is {self.stall_target_s}; it must be above 0.", param="stall_target_s")
+            raise SettingsError(
+                f"stall_target_s is {self.stall_target_s}; it must be above 0.", param="stall_target_s"
+            )
         if not self.reload_delays_s or not min(self.reload_delays_s) >= 0:
-            raise SettingsError("reload_delays_s must hold at least one delay, none below 0.", param="reload_delays_s")
+            raise SettingsError(
+                "reload_delays_s must hold at least one delay, none below 0.", param="reload_delays_s"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,11 +199,14 @@ class Engine:
         if not prompt.size or request.max_tokens < 1:
             raise ValueError("a sequence has at least one prompt token and at least one token to generate")
         if not (prompt.min() >= 0 and prompt.max() < vocab_size):
-            raise InvalidRequest(f"The prompt holds a token id outside the vocabulary of {vocab_size}.", param="prompt")
+            raise InvalidRequest(
+                f"The prompt holds a token id outside the vocabulary of {vocab_size}.", param="prompt"
+            )
         for token_id in request.sampling.logit_bias:
             if not 0 <= token_id < vocab_size:
                 raise InvalidRequest(
-                    f"logit_bias names token {token_id}; the vocabulary is 0 to {vocab_size - 1}.", param="logit_bias"
+                    f"logit_bias names token {token_id}; the vocabulary is 0 to {vocab_size - 1}.",
+                    param="logit_bias",
                 )
         check_fits(len(prompt), request.max_tokens, facts, self._config)
         sampler = SamplerState(request.sampling, prompt, vocab_size, request.constraint)
@@ -211,7 +214,9 @@ class Engine:
 
     def _unavailable(self) -> Unavailable:
         if self._state is EngineState.LOST:
-            return Unavailable("The engine lost its device and is loading the model again.", retry_after_s=_RETRY_AFTER_S)
+            return Unavailable(
+                "The engine lost its device and is loading the model again.", retry_after_s=_RETRY_AFTER_S
+            )
         if self._state is EngineState.LOADING:
             return Unavailable("The engine is loading the model.", retry_after_s=_RETRY_AFTER_S)
         return Unavailable("The engine is not running.")
@@ -229,7 +234,9 @@ class Engine:
             facts = self._load(report)
             with self._wake:
                 self._facts = facts
-                self._stepper = Stepper(self._backend, facts, self._config, clock=self._clock, lock=self._wake)
+                self._stepper = Stepper(
+                    self._backend, facts, self._config, clock=self._clock, lock=self._wake
+                )
                 self._state = EngineState.READY
             self._refresh_backend_stats()
             self._post(partial(on_loaded, facts))
@@ -259,7 +266,9 @@ class Engine:
                 remedy="Set a smaller KV budget or a shorter context, or free some memory.",
             ) from failure
         except BackendFailure as failure:
-            raise StartupError(f"The KV memory could not be allocated: {failure}.", code="backend_unavailable") from failure
+            raise StartupError(
+                f"The KV memory could not be allocated: {failure}.", code="backend_unavailable"
+            ) from failure
         self._raise_if_stopping()
         return facts
 
@@ -285,12 +294,19 @@ class Engine:
                 _log.exception("a step raised an unexpected exception")
                 crashes += 1
                 if crashes < MAX_CRASHES:
-                    stepper.fail_all(EngineError("The engine failed unexpectedly; its log has the reason.", remedy="Try again."))
+                    stepper.fail_all(
+                        EngineError(
+                            "The engine failed unexpectedly; its log has the reason.", remedy="Try again."
+                        )
+                    )
                 else:
                     crashes = 0
                     self._recover(stepper)
             self._flush(stepper)
-            if self._backend_stats_at is None or self._clock() - self._backend_stats_at >= _BACKEND_STATS_PERIOD_S:
+            if (
+                self._backend_stats_at is None
+                or self._clock() - self._backend_stats_at >= _BACKEND_STATS_PERIOD_S
+            ):
                 self._refresh_backend_stats()
 
     def _wait_for_work(self, stepper: Stepper) -> bool:
@@ -306,10 +322,16 @@ class Engine:
         with self._wake:
             self._state = EngineState.LOST
         stepper.fail_all(
-            Unavailable("The engine lost its device while this request ran.", remedy="Try again.", retry_after_s=_RETRY_AFTER_S)
+            Unavailable(
+                "The engine lost its device while this request ran.",
+                remedy="Try again.",
+                retry_after_s=_RETRY_AFTER_S,
+            )
         )
         self._flush(stepper)
-        delays = itertools.chain(self._config.reload_delays_s, itertools.repeat(self._config.reload_delays_s[-1]))
+        delays = itertools.chain(
+            self._config.reload_delays_s, itertools.repeat(self._config.reload_delays_s[-1])
+        )
         for attempt, delay_s in enumerate(delays, start=1):
             with self._wake:
                 if self._wake.wait_for(lambda: self._stopping, timeout=delay_s):
@@ -319,7 +341,9 @@ class Engine:
             except _Stopped:
                 return
             except Exception as error:
-                _log.warning("reloading the backend failed, attempt %d: %s: %s", attempt, type(error).__name__, error)
+                _log.warning(
+                    "reloading the backend failed, attempt %d: %s: %s", attempt, type(error).__name__, error
+                )
                 continue
             with self._wake:
                 self._reloads += 1

@@ -122,7 +122,11 @@ class LiveSequence:
         return Chunk(self.prompt[self.prefilled : end], self.prefilled, self.block_tables, rows)
 
     def outcome(
-        self, now: float, *, reason: Literal["stop", "length"] | None = None, error: StrettoError | None = None
+        self,
+        now: float,
+        *,
+        reason: Literal["stop", "length"] | None = None,
+        error: StrettoError | None = None,
     ) -> Outcome:
         """How it ended, once its phase is terminal."""
         started = now if self.started_at is None else self.started_at
@@ -140,7 +144,9 @@ class LiveSequence:
 
     def update(self, tokens: tuple[Token, ...] = (), outcome: Outcome | None = None) -> Update:
         """What a step gave it."""
-        return Update(self.id, self.phase, tokens, self.prefilled, outcome, self.cached_tokens, self.cache_miss)
+        return Update(
+            self.id, self.phase, tokens, self.prefilled, outcome, self.cached_tokens, self.cache_miss
+        )
 
     def stats(self, now: float) -> SequenceStats:
         """For ``GET /admin/requests``."""

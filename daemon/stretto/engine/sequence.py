@@ -25,7 +25,9 @@ class Phase(Enum):
 
 TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     Phase.QUEUED: frozenset({Phase.PREFILLING, Phase.CANCELLED, Phase.FAILED}),
-    Phase.PREFILLING: frozenset({Phase.GENERATING, Phase.FINISHED, Phase.QUEUED, Phase.CANCELLED, Phase.FAILED}),
+    Phase.PREFILLING: frozenset(
+        {Phase.GENERATING, Phase.FINISHED, Phase.QUEUED, Phase.CANCELLED, Phase.FAILED}
+    ),
     Phase.GENERATING: frozenset({Phase.FINISHED, Phase.QUEUED, Phase.CANCELLED, Phase.FAILED}),
     Phase.FINISHED: frozenset(),
     Phase.CANCELLED: frozenset(),

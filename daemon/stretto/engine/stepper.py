@@ -171,7 +171,9 @@ class Stepper:
                 remedy="Try again; if it happens often, lower the batch size, the prefill chunk or the KV budget.",
             )
         else:
-            error = EngineError(f"An engine step that this request was part of failed: {failure}.", remedy="Try again.")
+            error = EngineError(
+                f"An engine step that this request was part of failed: {failure}.", remedy="Try again."
+            )
         now = self._clock()
         for part in parts:
             cancelled = part.sequence.cancelled
