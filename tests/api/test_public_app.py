@@ -277,6 +277,7 @@ async def test_a_whole_answer() -> None:
     assert document["object"] == "chat.completion"
     assert document["model"] == MODEL.id
     assert document["id"] == reply.headers["x-request-id"]
+    assert reply.headers["x-stretto-cache-miss"] == "16:diverged"
     assert document["choices"][0]["message"]["content"] == "onetwothree"
     assert (pipeline.begun, pipeline.ended, pipeline.cancelled) == (1, 1, 0)
 

@@ -33,6 +33,7 @@ class FakeAnswer:
         self._events = deque(events)
         self._pace = pace
         self._failure = failure
+        self.cache_miss: str | None = "16:diverged"
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return self

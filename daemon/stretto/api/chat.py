@@ -15,11 +15,14 @@ from stretto.api.replies import internal_error, new_request_id, send_json_bytes
 from stretto.conversation.messages import Request
 from stretto.dialects.openai_chat import ChatRenderer, parse_chat
 from stretto.errors import InvalidRequest, StrettoError
-from stretto.serving import EventStream, drain_of, read_body, run_until_disconnect
+from stretto.serving import EventStream, Header, drain_of, read_body, run_until_disconnect
 
 logger = logging.getLogger(__name__)
 
 _PARSED_ON_THE_LOOP_BYTES = 64 * 1024
+
+CACHE_MISS = b"x-stretto-cache-miss"
+"""Where the prompt was not known any more, and why: ``96:diverged``. A stream's head goes out before that is known."""
 
 
 class ChatCompletions:
@@ -63,12 +66,14 @@ class ChatCompletions:
         return ChatRenderer(request, int(self._clock()), self._pipeline.model.id)
 
     async def _whole(self, scope: Scope, request: Request, send: Send) -> None:
-        await send_json_bytes(send, await drain_of(scope).run(partial(self._collect, request)))
+        body, headers = await drain_of(scope).run(partial(self._collect, request))
+        await send_json_bytes(send, body, headers=headers)
 
-    async def _collect(self, request: Request) -> bytes:
+    async def _collect(self, request: Request) -> tuple[bytes, list[Header]]:
         async with self._pipeline.answer(request) as answer:
             events = [event async for event in answer]
-        return self._renderer(request).json(events)
+        headers = [] if answer.cache_miss is None else [(CACHE_MISS, str(answer.cache_miss).encode())]
+        return self._renderer(request).json(events), headers
 
     async def _stream(self, scope: Scope, request: Request, send: Send) -> None:
         async with self._pipeline.answer(request) as answer:

@@ -8,6 +8,7 @@ from stretto.serving.host_guard import CrossOrigin, HostGuard
 from stretto.serving.limits import Counters, Limits
 from stretto.serving.lock_file import LockFile, LockHeld
 from stretto.serving.peer import Peer
+from stretto.serving.replies import Header
 from stretto.serving.sd_notify import Notifier
 from stretto.serving.server import address_of, serve
 from stretto.serving.tcp_binding import bind_tcp
@@ -19,6 +20,7 @@ __all__ = [
     "CrossOrigin",
     "Drain",
     "EventStream",
+    "Header",
     "HostGuard",
     "Limits",
     "LockFile",
