@@ -71,22 +71,17 @@ def _torch(settings: Settings) -> ChosenModel:
     from stretto.weights import load_tokenizer, open_model
     from stretto.weights.library import ModelLibrary
 
-    info = probe()
-    if not info.available:
-        raise StartupError(
-            f"The torch backend cannot be used here: {info.reason}",
-            code="backend_unavailable",
-            remedy="Install it with: pip install 'stretto[torch]'.",
-        )
-    installed = ModelLibrary(settings.models_dir).find(settings.model)
-    if installed is None:
-        raise StartupError(
-            f"The model '{settings.model}' is not installed in {settings.models_dir}.",
-            code="model_not_found",
-            remedy=f"Get it with: stretto pull {settings.model}",
-        )
+    # The files first: to look at them takes far less time than to import PyTorch.
+    installed = ModelLibrary(settings.models_dir).require(settings.model)
     source = open_model(installed.path)
     try:
+        info = probe()
+        if not info.available:
+            raise StartupError(
+                f"The torch backend cannot be used here: {info.reason}",
+                code="backend_unavailable",
+                remedy="Install it with: pip install 'stretto[torch]'.",
+            )
         tokenizer = load_tokenizer(source)
         template = _template(_template_text(settings, source.chat_template), tokenizer)
         backend = TorchBackend(source, device=settings.device, dtype=settings.dtype, threads=settings.threads)

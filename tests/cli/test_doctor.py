@@ -14,6 +14,7 @@ from stretto.backends.base import BackendInfo
 from stretto.cli import checks
 from stretto.cli.machine import read_machine
 from support.cli_server import StandIn
+from support.weights_tiny import tiny_gguf
 
 Run = Callable[..., Result]
 
@@ -42,8 +43,18 @@ def test_a_machine_that_can_serve(run: Run, own_place: Path) -> None:
 def test_a_missing_model_prevents_serving_and_says_what_to_do(run: Run) -> None:
     result = run("doctor", "--port", "0")
     assert result.exit_code == 1
-    assert "Get it: stretto pull smollm2" in result.stdout
+    assert "Get it with: stretto pull smollm2" in result.stdout
     assert result.stdout.endswith("Something prevents serving; see FAIL above.\n")
+
+
+def test_a_model_file_that_is_cut_short_prevents_serving(run: Run, tmp_path: Path) -> None:
+    path = tiny_gguf(tmp_path)
+    assert findings(run("doctor", "--json", "--model", str(path)))["model"]["state"] == "ok"
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 1)
+    found = findings(run("doctor", "--json", "--model", str(path)))["model"]
+    assert found["state"] == "fail"
+    assert "truncated" in found["detail"]
 
 
 def test_wrong_settings_are_a_finding_and_hide_nothing_else(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from stretto.weights.library import ModelLibrary
 from stretto.weights.manifest import InstalledFile, InstalledModel, write_manifest
+from support.weights_tiny import tiny_gguf
 
 Run = Callable[..., Result]
 CONTENT = b"GGUF and so on"
@@ -100,10 +102,30 @@ def test_verify_reads_it_again(run: Run, smollm2: InstalledModel) -> None:
 
 
 def test_pull_of_a_path(run: Run, tmp_path: Path) -> None:
-    path = tmp_path / "mine.gguf"
-    path.write_bytes(CONTENT)
-    assert run("pull", f"file:{path}").stdout == f"{path}\n"
+    path = tiny_gguf(tmp_path)
+    result = run("pull", f"file:{path}")
+    assert (result.exit_code, result.stdout) == (0, f"{path}\n")
+    assert result.stderr.endswith(", used where it lies\n")
     assert run("pull", str(tmp_path / "none.gguf")).exit_code == 1
+
+
+def test_pull_of_a_path_that_is_no_whole_model(run: Run, tmp_path: Path) -> None:
+    path = tiny_gguf(tmp_path)
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 1)
+    result = run("pull", str(path))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "truncated" in result.stderr
+
+
+def test_an_interrupted_pull_says_that_it_can_go_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ModelLibrary, "pull", interrupted)
+    result = run("pull")
+    assert (result.exit_code, result.stdout) == (130, "")
+    assert result.stderr.strip() == "interrupted; the same command goes on from here"
 
 
 def test_a_reference_of_no_form_is_a_bad_argument(run: Run) -> None:

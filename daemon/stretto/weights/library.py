@@ -104,6 +104,18 @@ class ModelLibrary:
             )
         return model
 
+    def require(self, reference: Reference | str) -> InstalledModel:
+        """As ``find``, for a model that has to be there.
+
+        Raises:
+            SettingsError, StartupError: as ``find``; ``model_not_found`` with what to do about it.
+        """
+        wanted = _parsed(reference)
+        found = self.find(wanted)
+        if found is None:
+            raise _no_such_path(wanted) if isinstance(wanted, PathReference) else self._not_installed(wanted)
+        return found
+
     def list(self) -> tuple[InstalledModel, ...]:
         """Every installed model, by name. Leftovers of unfinished pulls are not among them."""
         with storage_errors(self.models_dir, "read"):
@@ -185,6 +197,18 @@ class ModelLibrary:
             for leftover in self.models_dir.glob(f"{_REMOVED}*"):
                 shutil.rmtree(leftover, ignore_errors=True)
         return model
+
+    def _not_installed(self, wanted: NameReference | PypiReference | HubReference) -> StartupError:
+        if isinstance(wanted, NameReference) and catalogue_entry(wanted.name) is None:
+            remedy = "`stretto models` lists those that are; a file or directory of yours is named by its path."
+            text = wanted.name
+        else:
+            text = wanted.name if isinstance(wanted, NameReference) else wanted.text
+            quoted = text if isinstance(wanted, NameReference) else f"'{text}'"  # an exclamation mark means something to shells
+            remedy = f"Get it with: stretto pull {quoted}"
+        return StartupError(
+            f"The model '{text}' is not installed in {self.models_dir}.", code="model_not_found", remedy=remedy
+        )
 
     def _installed(self) -> Iterator[InstalledModel]:
         try:
@@ -346,7 +370,7 @@ def _name_taken(present: InstalledModel, source: PypiReference | HubReference) -
     return StartupError(
         f"The name {present.name} is taken by {present.reference}, so {source.text} cannot be installed.",
         code="model_invalid",
-        remedy=f"Remove the other first: `stretto models remove {present.name}`.",
+        remedy=f"Remove the other first: `stretto models rm {present.name}`.",
     )
 
 
