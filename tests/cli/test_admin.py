@@ -7,8 +7,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 
+import pytest
 from click.testing import Result
 
+from stretto.cli.status import value_text
 from stretto.cli.stop import wait_until_gone, watch_process
 from support.cli_server import LIMIT_S, StandIn
 
@@ -28,10 +30,25 @@ def test_status_shows_everything_with_its_units(run: Run, daemon: StandIn) -> No
     assert lines[-1].split() == ["chatcmpl-1", "generating", "12", "3", "-", "1.2", "s"]
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [("pid", 19334, "19334"), ("kv_bytes_used", 1_500_000, "1.5 MB"), ("steps", 12345, "12,345"), ("bytes_per_token", 9, "9")],
+)
+def test_a_value_is_shown_by_the_unit_in_its_name(name: str, value: int, text: str) -> None:
+    assert value_text(name, value) == text
+
+
 def test_status_as_json(run: Run, daemon: StandIn) -> None:
     document = json.loads(run("status", "--json").stdout)
     assert document["status"]["engine"]["steps"] == 12345
     assert document["requests"][0]["id"] == "chatcmpl-1"
+
+
+def test_stop_with_no_daemon_does_not_advise_to_start_one(run: Run) -> None:
+    result = run("stop")
+    assert result.exit_code == 1
+    assert "Nothing to stop" in result.stderr
+    assert "Start one" not in result.stderr
 
 
 def test_stop_waits_until_the_daemon_has_gone(run: Run, daemon: StandIn) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from stretto.errors import SettingsError
 from stretto.settings import SETTING_FIELDS, Settings, load_settings
 from stretto.settings.kinds import FilePath, Integer, Number, Text, TextList
-from stretto.settings.render import docs_page, print_settings, schema_page, settings_schema
+from stretto.settings.render import docs_page, flag_help, print_settings, schema_page, settings_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -164,3 +164,10 @@ def test_whatever_is_typed_is_read_or_refused(text: str) -> None:
         shown = field.spec.kind.to_toml(value)
         assert field.spec.kind.from_toml(tomllib.loads(f"x = {shown}")["x"], Path("/")) == value
     assert FilePath().max_bytes > 0
+
+
+def test_a_flag_whose_metavar_says_what_is_allowed_does_not_say_it_again() -> None:
+    helps = {field.name: flag_help(field) for field in SETTING_FIELDS}
+    assert "Must be" not in helps["state_dir"]
+    assert "Must be" not in helps["backend"]
+    assert "Must be an integer from 1 to 1024" in helps["max_batch"]

@@ -21,7 +21,9 @@ def value_text(name: str, value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | float):
-        if name.endswith("_bytes"):
+        if name == "pid":  # to be copied into other commands
+            return str(value)
+        if "bytes" in name.split("_") and "per" not in name.split("_"):
             return size_text(value)
         if name.endswith("_s") and not name.endswith("_per_s"):
             return duration_text(value)

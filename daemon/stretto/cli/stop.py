@@ -81,13 +81,21 @@ def stop(loaded: LoadedSettings, grace_s: float | None) -> int:
     """
     if grace_s is not None and not math.isfinite(grace_s):
         raise click.BadParameter("must be a number of seconds", param_hint="--grace")
+    from clientlib import DaemonNotRunning
+
     path = loaded.settings.socket
-    with open_client(loaded.settings) as client, watch_process(client.status().get("pid")) as process:
-        client.stop(grace_s)
-        client.close()
-        limit_s = (loaded.settings.drain_grace_s if grace_s is None else grace_s) + _MARGIN_S
-        if not wait_until_gone(process, path, limit_s):
-            print_error(f"the daemon at {path} has not ended within {limit_s:.0f} s.")
+    with open_client(loaded.settings) as client:
+        try:
+            pid = client.status().get("pid")
+        except DaemonNotRunning as error:
+            print_error(error.message, "Nothing to stop here; if it has another socket, name it with --socket.")
             return 1
+        with watch_process(pid) as process:
+            client.stop(grace_s)
+            client.close()
+            limit_s = (loaded.settings.drain_grace_s if grace_s is None else grace_s) + _MARGIN_S
+            if not wait_until_gone(process, path, limit_s):
+                print_error(f"the daemon at {path} has not ended within {limit_s:.0f} s.")
+                return 1
     click.echo("stopped", err=True)
     return 0

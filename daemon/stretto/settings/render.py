@@ -118,7 +118,8 @@ def flag_help(field: SettingField) -> str:
     """Help of one flag: meaning, what is allowed unless the metavar says it, default, and the variable."""
     kind = field.spec.kind
     text = field.spec.text
-    if not isinstance(kind, Switch) and kind.metavar not in field.allowed.replace(", ", "|").replace(" or ", "|"):
+    said = field.allowed == f"a {kind.metavar.lower()}" or kind.metavar in field.allowed.replace(", ", "|").replace(" or ", "|")
+    if not isinstance(kind, Switch) and not said:
         text += f" Must be {field.allowed}."
     if isinstance(kind, TextList):
         text += " Can be repeated."
