@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run install model test lint types docs clean help
+.PHONY: run install model test lint types clean help
 
 help:  ## Show the targets.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -17,10 +17,12 @@ run: install model  ## Install, get the default model, start the daemon (ARGS="-
 
 install: $(STAMP)  ## Make the virtual environment and install everything, pinned by constraints.txt.
 
-$(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(f"Stretto needs Python 3.11 or newer; this is {v[0]}.{v[1]}. Run: make PYTHON=python3.11 ...") if v < (3, 11) else None'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
+$(STAMP): pyproject.toml constraints.txt $(wildcard setup.py daemon/stretto/backends/native/src/*)
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("Stretto needs Python 3.11 or newer; this is %d.%d. Name another: make PYTHON=python3.11 $(MAKECMDGOALS)" % v[:2])'
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV); the first time this takes a few minutes."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]' \
+		|| { echo "The installation failed; see above. It needs the network. The same command tries again." >&2; exit 1; }
 	@touch $(STAMP)
 
 model: install  ## Get the default model (once; 98 MB; its checksum is verified).
