@@ -6,7 +6,9 @@ plain line and an exit status; nothing needs cleaning by hand after a crash.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
 import socket
 import sys
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from stretto.settings import Settings
 
 _ENGINE_STOP_S = 5.0
+_END_S = 15.0  # what a stop may take beyond the grace, as the service manager is told
 
 
 def run(settings: Settings) -> int:
@@ -47,6 +50,7 @@ def run(settings: Settings) -> int:
     Returns:
         The exit status: 0 after a stop that was asked for, 1 when something failed, 2 when a setting turned out wrong.
     """
+    _open_standard_streams()
     with setup_logging(LogConfig(format=settings.log_format, level=settings.log_level)):
         daemon = Daemon(settings, DaemonLog())
         try:
@@ -55,7 +59,9 @@ def run(settings: Settings) -> int:
             raise _first(group) from None
     if daemon.engine_stuck:
         # A thread in native code cannot be ended, and the interpreter would wait for it, or abort, on its way out.
-        sys.stdout.flush()
+        with contextlib.suppress(OSError):
+            if sys.stdout is not None:
+                sys.stdout.flush()
         os._exit(status)
     return status
 
@@ -168,16 +174,25 @@ class Daemon:
         private = control_app(
             pipeline, on_stop=self._stop, on_drain=self._drain, ping_interval_s=settings.ping_interval_s
         )
-        async with trio.open_nursery() as nursery:
-            serving = partial(serve, limits=limits, stopping=self._stopping, grace_s=lambda: self._grace_s)
-            urls = await nursery.start(partial(serving, public, http, counters=counters["http"]))
-            doors = await nursery.start(partial(serving, private, control, counters=counters["control"]))
-            self._announce(urls[0], doors[0].removeprefix("unix:"), chosen, facts)
-            nursery.start_soon(self._feed_watchdog, pipeline)
-            await self._stopping.wait()
-            pipeline.drain()
-            self._notifier.stopping("Draining")
-            self._log.draining("stop", requests=len(pipeline.requests()), grace_s=self._grace_s)
+        async with trio.open_nursery() as helpers:
+            helpers.start_soon(self._feed_watchdog, pipeline)
+            async with trio.open_nursery() as nursery:
+                serving = partial(
+                    serve,
+                    limits=limits,
+                    stopping=self._stopping,
+                    grace_s=lambda: self._grace_s,
+                    while_draining=pipeline.wait_idle,
+                )
+                urls = await nursery.start(partial(serving, public, http, counters=counters["http"]))
+                doors = await nursery.start(partial(serving, private, control, counters=counters["control"]))
+                self._announce(urls[0], doors[0].removeprefix("unix:"), chosen, facts)
+                await self._stopping.wait()
+                pipeline.drain()
+                self._notifier.stopping("Draining")
+                self._notifier.extend_timeout(self._grace_s + _END_S)
+                self._log.draining("stop", requests=len(pipeline.requests()), grace_s=self._grace_s)
+            helpers.cancel_scope.cancel()
 
     def _make_pipeline(self, chosen: ChosenModel, engine: EngineClient, facts: EngineFacts) -> Pipeline:
         settings = self._settings
@@ -228,9 +243,7 @@ class Daemon:
             "kv": f"{facts.kv_bytes / 2**20:.0f}MiB",
         }
         line = "stretto ready " + " ".join(f"{name}={value}" for name, value in words.items())
-        try:
-            print(line, flush=True)  # noqa: T201  (this line is the daemon's only output)
-        except OSError:
+        if not _say(line):
             self._log.warning("Nobody reads standard output; the ready line was not printed.")
         self._log.ready(**{name: str(value) for name, value in words.items()})
         self._notifier.ready(f"Serving {chosen.name} at {url}")
@@ -240,8 +253,11 @@ class Daemon:
     async def _watch_signals(
         self, everything: trio.CancelScope, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """The first SIGTERM or SIGINT drains, the second stops at once."""
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        """The first signal drains, the second stops at once. So does a terminal that is closed, unless nohup says to outlive it."""
+        wanted = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            wanted.append(signal.SIGHUP)
+        with trio.open_signal_receiver(*wanted) as signals:
             task_status.started()
             async for _ in signals:
                 if self._stopping.is_set():
@@ -252,11 +268,10 @@ class Daemon:
     async def _feed_watchdog(self, pipeline: Pipeline) -> None:
         """Tell the service manager that we live, as long as the engine proves it."""
         interval_s = self._notifier.watchdog_interval_s
-        while interval_s is not None and not self._stopping.is_set():
-            if pipeline.health().live:
+        while interval_s is not None:
+            if pipeline.health().state not in ("stalled", "engine_lost"):
                 self._notifier.watchdog()
-            with trio.move_on_after(interval_s):
-                await self._stopping.wait()
+            await trio.sleep(interval_s)
 
     def _drain(self) -> None:
         if self._pipeline is not None:
@@ -267,6 +282,26 @@ class Daemon:
         if grace_s is not None:
             self._grace_s = min(grace_s, self._settings.drain_grace_s)
         self._stopping.set()
+
+
+def _open_standard_streams() -> None:
+    """Open what of 0, 1 and 2 is closed on nothing, lest a socket gets that number and the log is written into it."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+
+
+def _say(line: str) -> bool:
+    """Write a line to standard output unless nobody takes it; never blocks for a full pipe."""
+    try:
+        if not select.select([], [1], [], 0)[1]:
+            return False
+        os.write(1, f"{line}\n".encode())
+    except OSError:
+        return False
+    return True
 
 
 def _lock_state(directory: Path) -> LockFile:

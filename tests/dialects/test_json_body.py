@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto.dialects.json_body import load_json, nested_deeper
+from stretto.dialects.json_body import MAX_PARTS, load_json, nested_deeper
 from stretto.dialects.json_text import dumps
 from stretto.errors import InvalidRequest
 from support.conversation_requests import refusal
@@ -106,3 +106,35 @@ def test_what_is_written_has_no_line_breaks_and_reads_back(value: object) -> Non
 
 def test_half_a_surrogate_pair_can_be_written() -> None:
     assert dumps("a\ud800\u2028é").encode() == '"a\\ud800\\u2028é"'.encode()
+
+
+def _chat_with(extra: bytes) -> bytes:
+    return b'{"model": "m", "messages": [{"role": "user", "content": "hi"}], "metadata": ' + extra + b"}"
+
+
+@pytest.mark.parametrize(
+    "rubble",
+    [
+        b"[" + b"[]," * 410_000 + b"[]]",
+        b"{" + b",".join(b'"k%d":1' % key for key in range(250_000)) + b"}",
+        b"[" + b"1," * 410_000 + b"1]",
+        b'["",' + b'"\\"",' * 410_000 + b'""]',
+    ],
+    ids=["lists", "keys", "numbers", "strings"],
+)
+def test_very_many_small_values_are_refused_unparsed(rubble: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json, "loads", lambda *_, **__: pytest.fail("the parser was let at it"))
+    error = refusal(_chat_with(rubble))
+    assert error.code == "invalid_request_body"
+    assert str(MAX_PARTS) in error.message
+
+
+def test_marks_within_a_string_are_text() -> None:
+    text = '[{"a":1},\\' * 150_000
+    assert load_json(json.dumps([text]).encode()) == [text]
+
+
+def test_a_string_without_an_end_is_scanned_once() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        load_json(b'"' + b'\\"' * 500_000 + b"\\")
+    assert caught.value.code == "invalid_json"

@@ -267,6 +267,15 @@ async def test_a_failing_step_is_the_caller_s_error_and_the_next_is_served() -> 
     assert ("failed", "engine_error") in [(event, fields.get("code")) for event, fields in log.lines]
 
 
+async def test_a_failure_that_the_reader_deals_with_is_logged_as_one() -> None:
+    async with pipeline_with(EchoScript(fail_at_step=1)) as (pipeline, _, _, log):
+        async with pipeline.answer(ask()) as answer:
+            with pytest.raises(EngineError):
+                await anext(answer)
+    assert log.events[-1] == "failed"
+    assert "completed" not in log.events
+
+
 async def test_the_queue_limit_is_checked_before_anything_is_rendered() -> None:
     async with pipeline_with(EchoScript(stall_at_step=1), max_batch=1, queue_limit=1) as (
         pipeline,

@@ -35,7 +35,11 @@ async def test_listeners_and_idle_connections_close_at_once() -> None:
         await hello(scope, receive, send)
 
     async with running(app, drain_grace_s=8.0) as server:
-        async with await server.connect() as idle, await server.connect() as used, await server.connect() as slow:
+        async with (
+            await server.connect() as idle,
+            await server.connect() as used,
+            await server.connect() as slow,
+        ):
             await used.send(get())
             await used.read_until(b" 0")
             await slow.send(get("/slow"))
@@ -49,6 +53,32 @@ async def test_listeners_and_idle_connections_close_at_once() -> None:
             (reply,) = parse_replies(await slow.read_all())
             assert reply.body == b"GET /slow 0"
             await server.ended.wait()
+
+
+async def test_while_work_goes_on_elsewhere_newcomers_get_an_answer_each() -> None:
+    elsewhere = trio.Event()
+    async with running(hello, while_draining=elsewhere.wait, drain_grace_s=60.0, end_margin_s=0.3) as server:
+        async with await server.connect() as idle:
+            await server.wait_connections(1)
+            server.stopping.set()
+            assert await idle.read_all() == b""
+        for _ in range(3):
+            async with await server.connect() as late:
+                await late.send(get() + get())
+                assert [reply.status for reply in parse_replies(await late.read_all())] == [200]
+        async with await server.connect() as silent:
+            elsewhere.set()
+            with trio.fail_after(PATIENCE_S):
+                await server.ended.wait()
+            assert await silent.read_all() == b""
+        with pytest.raises(OSError):  # noqa: PT011
+            await server.connect()
+
+
+async def test_work_elsewhere_cannot_outlast_the_grace() -> None:
+    async with running(hello, while_draining=trio.sleep_forever, **GRACE) as server:
+        with trio.fail_after(PATIENCE_S):
+            await stop(server)
 
 
 async def test_the_stop_takes_no_longer_than_what_is_in_flight() -> None:
@@ -117,7 +147,12 @@ async def test_the_grace_can_be_decided_at_the_stop() -> None:
 
     async def run(*, task_status: trio.TaskStatus[list[str]]) -> None:
         await serve(
-            app, [sock], Limits(drain_grace_s=600), stopping=stopping, grace_s=lambda: 0.0, task_status=task_status
+            app,
+            [sock],
+            Limits(drain_grace_s=600),
+            stopping=stopping,
+            grace_s=lambda: 0.0,
+            task_status=task_status,
         )
 
     with trio.fail_after(PATIENCE_S):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -164,7 +164,12 @@ def _reply(head: h11.Response, body: bytes, complete: bool, early: list[int]) ->
 
 @asynccontextmanager
 async def running(
-    app: ASGIApp, *, unix_path: Path | None = None, stop: bool = True, **limits: Any
+    app: ASGIApp,
+    *,
+    unix_path: Path | None = None,
+    stop: bool = True,
+    while_draining: Callable[[], Awaitable[None]] | None = None,
+    **limits: Any,
 ) -> AsyncIterator[RunningServer]:
     """Serve the app; at the end check that it drains, and that no descriptor and no task is left."""
     fds_before = open_fds()
@@ -179,7 +184,13 @@ async def running(
 
         async def run(*, task_status: trio.TaskStatus[list[str]]) -> None:
             await serve(
-                app, [sock], bounds, stopping=server.stopping, counters=counters, task_status=task_status
+                app,
+                [sock],
+                bounds,
+                stopping=server.stopping,
+                while_draining=while_draining,
+                counters=counters,
+                task_status=task_status,
             )
             server.ended.set()
 

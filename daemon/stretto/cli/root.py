@@ -91,7 +91,8 @@ class Root(click.Group):
         """Run the command; a reader of our output that has gone ends it quietly."""
         try:
             result = super().invoke(ctx)
-            sys.stdout.flush()
+            if sys.stdout is not None:  # it is when we were started with it closed
+                sys.stdout.flush()
         except BrokenPipeError:
             _discard_stdout()
             raise click.exceptions.Exit(EXIT_BROKEN_PIPE) from None

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, NoReturn
 
 from stretto.errors import InvalidRequest
 
 MAX_DEPTH = 64
+MAX_PARTS = 400_000
 _MAX_DIGITS = 40
+# A string (to the end of the data if it has none, so that no text is scanned twice) or a mark of structure.
+_PART = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{},]', re.DOTALL)
 
 
 class _OutOfRange(ValueError):
@@ -23,9 +27,11 @@ def load_json(data: bytes, *, what: str = "The body") -> Any:
         what: what to call it in an error.
 
     Raises:
-        InvalidRequest: ``invalid_json``; or ``invalid_request_body`` when it is nested deeper than 64, has a number beyond
-            any use (more than 40 digits, or not finite as a double), or half a surrogate pair.
+        InvalidRequest: ``invalid_json``; or ``invalid_request_body`` when it is nested deeper than 64, has more than 400,000 parts
+            (strings, lists, objects and commas between values), a number beyond any use (more than 40 digits, or not finite as
+            a double), or half a surrogate pair.
     """
+    _refuse_rubble(data, what)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -64,6 +70,32 @@ def nested_deeper(document: Any, levels: int) -> bool:
             if isinstance(child, (dict, list))
         ]
     return bool(level)
+
+
+def _refuse_rubble(data: bytes, what: str) -> None:
+    """Refuse text of very many small values. The parser makes objects of them all, in seconds during which it lets no other thread run.
+
+    Text within strings does not count, however many marks it holds; only bodies that have many marks at all pay for telling them apart.
+    """
+    marks = data.count(b",") + data.count(b"[") + data.count(b"{") + data.count(b'"') // 2
+    if marks <= MAX_PARTS:
+        return
+    depth = parts = 0
+    for part in _PART.finditer(data):
+        mark = data[part.start()]
+        if mark in b"]}":
+            depth -= 1
+            continue
+        if mark in b"[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise _too_deep(what)
+        parts += 1
+        if parts > MAX_PARTS:
+            raise InvalidRequest(
+                f"{what} has more than {MAX_PARTS} strings, lists, objects and values.",
+                code="invalid_request_body",
+            )
 
 
 def _too_deep(what: str) -> InvalidRequest:

@@ -11,7 +11,7 @@ from stretto.conversation import TextAssembler, Tokenizer
 from stretto.conversation.events import Done, Event, Finish, Usage
 from stretto.conversation.messages import Request
 from stretto.engine import CacheMiss, Generation, Outcome, Phase, Update
-from stretto.errors import EngineError, RequestCancelled
+from stretto.errors import EngineError, RequestCancelled, StrettoError
 
 
 class Choice:
@@ -99,6 +99,8 @@ class Answer:
         self._reuse: dict[str, tuple[int, CacheMiss | None]] = {}
         self._pending: deque[Event] = deque()
         self._done = False
+        self.failure: StrettoError | None = None
+        """What ``__anext__`` raised, for a caller whose reader has dealt with it."""
 
     def __aiter__(self) -> Answer:
         return self
@@ -131,7 +133,12 @@ class Answer:
         if choice.ended:
             return  # made before the engine saw that a stop string had ended this choice
         self._note(update)
-        for event in choice.accept(update):
+        try:
+            events = choice.accept(update)
+        except StrettoError as error:
+            self.failure = error
+            raise
+        for event in events:
             if isinstance(event, Finish):
                 self._progress.finish_reasons += (event.reason,)
             self._pending.append(event)

@@ -283,6 +283,14 @@ class Pipeline:
             )
 
     def _log_end(self, progress: Progress, answer: Answer) -> None:
+        if answer.failure is not None:  # a stream tells it to its client and ends like any other
+            self._log.failed(
+                progress.request.id,
+                phase=progress.phase,
+                code=answer.failure.code,
+                after_s=self._clock() - progress.started,
+            )
+            return
         if not answer.complete:
             self._log.cancelled(
                 progress.request.id,

@@ -65,6 +65,8 @@ class GuardedConnection(TCPServer):
         self.counters = counters
         self.task_group = GuardedTaskGroup(self._before_body_wait)
         self.ending = False
+        self.fresh = False
+        """Whether it came while the server drains, and has not had its one request."""
         self._transport = stream
         self._broken = False
         self._reading: trio.CancelScope | None = None
@@ -155,7 +157,7 @@ class GuardedConnection(TCPServer):
 
     def _between_requests(self) -> bool:
         connection = self._h11.connection
-        return connection.their_state is h11.IDLE and not connection.trailing_data[0]
+        return connection.their_state is h11.IDLE and not connection.trailing_data[0] and not self.fresh
 
     def _hoards(self) -> bool:
         """Whether the client has sent so far ahead of its turn that no more is read. Its going is then noticed late."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import trio
@@ -32,6 +32,7 @@ async def serve(
     *,
     stopping: trio.Event,
     grace_s: Callable[[], float] | None = None,
+    while_draining: Callable[[], Awaitable[None]] | None = None,
     counters: Counters | None = None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -41,12 +42,16 @@ async def serve(
     set, and ``limits.end_margin_s`` later whatever is left is cut. Each request's scope has in its ``state``: ``peer`` (a
     ``Peer`` on a Unix socket, else None) and ``drain`` (see ``drain_of``). There is no lifespan protocol.
 
+    With ``while_draining`` the listeners stay open until that returns and the requests in flight have ended. Who connects in that time has
+    one request answered, so that the application can say that it takes no new work; nobody waits for such a connection.
+
     Args:
         app: an ASGI application for ``http`` scopes.
         sockets: bound and listening; closed by this call.
         limits: bounds on every connection.
         stopping: asks for the drain.
         grace_s: asked for the grace once at ``stopping``; without it ``limits.drain_grace_s`` holds.
+        while_draining: returns when work that requests of other servers have in flight has ended too.
         counters: counted into, for whoever reports them.
         task_status: told the addresses (``http://127.0.0.1:8080``, ``unix:/path``) once connections are being accepted.
     """
@@ -54,21 +59,25 @@ async def serve(
     drain = Drain(stopping)
     door = _Door(app, limits, drain, counters or Counters())
     try:
-        async with trio.open_nursery() as timers:
-            async with trio.open_nursery() as connections:
-                async with trio.open_nursery() as accepting:
-                    for listener in listeners:
-                        accepting.start_soon(door.accept, listener, connections)
+        async with trio.open_nursery() as late:
+            async with trio.open_nursery() as helpers:
+                async with trio.open_nursery() as connections:
+                    door.nursery = connections
+                    helpers.start_soon(door.accept_all, listeners)
                     task_status.started([address_of(sock) for sock in sockets])
                     await stopping.wait()
-                    accepting.cancel_scope.cancel()
-                for listener in listeners:
-                    listener.socket.close()
-                grace = limits.drain_grace_s if grace_s is None else grace_s()
-                timers.start_soon(_end_after, drain, grace)
-                connections.cancel_scope.deadline = trio.current_time() + grace + limits.end_margin_s
-                await door.close_idle()
-            timers.cancel_scope.cancel()
+                    if while_draining is None:
+                        await door.shut()
+                    grace = limits.drain_grace_s if grace_s is None else grace_s()
+                    helpers.start_soon(_end_after, drain, grace)
+                    connections.cancel_scope.deadline = trio.current_time() + grace + limits.end_margin_s
+                    door.nursery = late
+                    await door.close_idle()
+                    if while_draining is not None:
+                        await while_draining()
+                await door.shut()
+                helpers.cancel_scope.cancel()
+            late.cancel_scope.deadline = trio.current_time() + limits.end_margin_s
     finally:
         for listener in listeners:
             listener.socket.close()
@@ -91,6 +100,11 @@ class _Door:
         self._context = make_context()
         self._inside: set[GuardedConnection] = set()
         self._turning_away = 0
+        self._draining = False
+        self._closing = trio.Event()
+        self._closed = trio.Event()
+        self.nursery: trio.Nursery | None = None
+        """Where connections run that are accepted from now on."""
         self._full_house = raw_reply(
             Refusal(
                 503,
@@ -100,8 +114,25 @@ class _Door:
             )
         )
 
-    async def accept(self, listener: trio.SocketListener, connections: trio.Nursery) -> None:
-        """Accept for ever."""
+    async def accept_all(self, listeners: Sequence[trio.SocketListener]) -> None:
+        """Accept on all listeners until ``shut``."""
+        try:
+            async with trio.open_nursery() as nursery:
+                for listener in listeners:
+                    nursery.start_soon(self._accept, listener)
+                await self._closing.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            for listener in listeners:
+                listener.socket.close()
+            self._closed.set()
+
+    async def shut(self) -> None:
+        """Close the listeners. Idempotent."""
+        self._closing.set()
+        await self._closed.wait()
+
+    async def _accept(self, listener: trio.SocketListener) -> None:
         starved = False
         while True:
             try:
@@ -115,10 +146,11 @@ class _Door:
                 await trio.sleep(_RESOURCE_PAUSE_S)
                 continue
             starved = False
+            assert self.nursery is not None
             if len(self._inside) >= self._limits.max_connections:
                 self._counters.turned_away_total += 1
                 if self._turning_away < _TURNING_AWAY_AT_ONCE:
-                    connections.start_soon(self._turn_away, stream)
+                    self.nursery.start_soon(self._turn_away, stream)
                 else:
                     stream.socket.close()
                 continue
@@ -128,13 +160,14 @@ class _Door:
                 logger.warning("A connection without a known peer was closed: %s", error)
                 stream.socket.close()
                 continue
-            connections.start_soon(self._run, connection)
+            self.nursery.start_soon(self._run, connection)
 
     def _open(self, stream: trio.SocketStream) -> GuardedConnection:
         state: dict[str, Any] = {"peer": peer_of(stream.socket), "drain": self._drain}
         connection = GuardedConnection(
             self._app, self._config, self._context, state, stream, self._limits, self._counters
         )
+        connection.fresh = self._draining
         self._inside.add(connection)
         self._counters.accepted_total += 1
         self._counters.open += 1
@@ -162,7 +195,8 @@ class _Door:
             stream.socket.close()
 
     async def close_idle(self) -> None:
-        """From now on no connection is used for another request; those between two are closed."""
+        """From now on no connection is used for another request; those between two are closed. New ones have one each."""
+        self._draining = True
         await self._context.terminated.set()
         for connection in self._inside:
             connection.wake()
