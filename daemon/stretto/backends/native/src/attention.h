@@ -1,0 +1,162 @@
+// Attention over paged keys and values with a running softmax (Milakov and Gimelshein 2018): queries that share a KV
+// head go over the cache together, so every key and value is read once for all of them.
+
+// Where 16 or fewer neighbouring tokens lie: within one block.
+typedef struct {
+    const uint8_t *keys, *values;
+    int count;
+} Piece;
+
+enum { PIECES = TOKEN_TILE / PANEL };
+
+// The pieces from `*token` on, as many as one tile takes; moves `*token` behind them. It starts on a block's edge or
+// where the last call stopped, so a piece starts on a multiple of 16 within its block.
+LANE int find_pieces(const Attention *a, int *token, Piece *pieces) {
+    const size_t size = a->bf16 ? 2 : 4;
+    int found = 0;
+    for (; *token < a->end_token && found < PIECES; found++) {
+        const int block = *token / a->block_tokens, offset = *token % a->block_tokens;
+        const uint8_t *head = a->layer + (size_t)a->table[block] * a->block_bytes + (size_t)a->kv_head * a->head_bytes;
+        int count = PANEL;
+        if (count > a->block_tokens - offset) count = a->block_tokens - offset;
+        if (count > a->end_token - *token) count = a->end_token - *token;
+        pieces[found].keys = head + (size_t)offset * size;
+        pieces[found].values = head + a->values_at + (size_t)offset * (size_t)a->head_size * size;
+        pieces[found].count = count;
+        *token += count;
+    }
+    return found;
+}
+
+LANE Floats load_cached(const int bf16, const uint8_t *base, size_t index) {
+    return bf16 ? f_bf16((const uint16_t *)(const void *)base + index) : f_load((const float *)(const void *)base + index);
+}
+
+// Scores of `count` queries with the 16 tokens at `keys`, whose values lie `padded` apart by dimension. Lanes beyond the
+// piece hold whatever lies there and are masked by the caller.
+LANE void score(const int bf16, const int count, const Attention *a, const uint8_t *keys, const float *queries, float *scores) {
+    const size_t head_size = (size_t)a->head_size, padded = (size_t)a->padded;
+    Floats even[8], odd[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < count; i++) even[i] = odd[i] = f_set(0);
+    for (size_t d = 0; d < head_size; d += 2) {
+        const Floats one = load_cached(bf16, keys, d * padded), two = load_cached(bf16, keys, (d + 1) * padded);
+#pragma GCC unroll 8
+        for (int i = 0; i < count; i++) {
+            const float *query = queries + (size_t)i * head_size + d;
+            even[i] = f_fma(one, f_set(query[0]), even[i]);
+            odd[i] = f_fma(two, f_set(query[1]), odd[i]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < count; i++) f_store(scores + (size_t)i * TOKEN_TILE, f_add(even[i], odd[i]));
+}
+
+// Adds weighted values to the outputs of `count` queries.
+LANE void mix(const int bf16, const int count, const Attention *a, const Piece *pieces, int found, const float *weights,
+              float *outputs) {
+    const size_t head_size = (size_t)a->head_size;
+    for (size_t d = 0; d < head_size; d += PANEL) {
+        Floats sums[8];
+#pragma GCC unroll 8
+        for (int i = 0; i < count; i++) sums[i] = f_load(outputs + (size_t)i * head_size + d);
+        for (int piece = 0; piece < found; piece++)
+            for (int token = 0; token < pieces[piece].count; token++) {
+                const Floats value = load_cached(bf16, pieces[piece].values, (size_t)token * head_size + d);
+                const float *weight = weights + piece * PANEL + token;
+#pragma GCC unroll 8
+                for (int i = 0; i < count; i++) sums[i] = f_fma(value, f_set(weight[(size_t)i * TOKEN_TILE]), sums[i]);
+            }
+#pragma GCC unroll 8
+        for (int i = 0; i < count; i++) f_store(outputs + (size_t)i * head_size + d, sums[i]);
+    }
+}
+
+// Turns one query's scores into weights; what was summed before is scaled to the new maximum.
+LANE void soften(const Piece *pieces, int found, int visible, size_t head_size, float *scores, float *output,
+                 float *highest, float *total) {
+    const float none = -INFINITY;
+    Floats most = f_set(none);
+    int before = 0;
+    for (int piece = 0; piece < found; piece++) {
+        const int left = visible - before, count = left < pieces[piece].count ? left : pieces[piece].count;
+        const Floats masked = f_first(f_load(scores + piece * PANEL), count, none);
+        f_store(scores + piece * PANEL, masked);
+        most = f_max(most, masked);
+        before += pieces[piece].count;
+    }
+    const float now = f_highest(most);
+    if (now == none) {
+        for (int piece = 0; piece < found; piece++) f_store(scores + piece * PANEL, f_set(0));
+        return;
+    }
+    if (now > *highest) {
+        const float shrink = *highest == none ? 0.0f : expf(*highest - now);
+        *highest = now;
+        *total *= shrink;
+        for (size_t d = 0; d < head_size; d += PANEL) f_store(output + d, f_mul(f_load(output + d), f_set(shrink)));
+    }
+    Floats sum = f_set(0);
+    before = 0;
+    for (int piece = 0; piece < found; piece++) {
+        const int left = visible - before, count = left < pieces[piece].count ? left : pieces[piece].count;
+        const Floats shifted = f_add(f_load(scores + piece * PANEL), f_set(-*highest));
+        const Floats weight = f_first(f_exp(shifted), count, 0.0f);
+        f_store(scores + piece * PANEL, weight);
+        sum = f_add(sum, weight);
+        before += pieces[piece].count;
+    }
+    *total += f_sum(sum);
+}
+
+LANE void attend_some(const int bf16, const int count, const Attention *a, const Piece *pieces, int found, int token,
+                      int first, float *queries, float *outputs, float *scores, float *highest, float *total) {
+    const size_t head_size = (size_t)a->head_size, at = (size_t)first;
+    for (int piece = 0; piece < found; piece++)
+        score(bf16, count, a, pieces[piece].keys, queries + at * head_size, scores + at * TOKEN_TILE + piece * PANEL);
+    for (int i = first; i < first + count; i++)
+        soften(pieces, found, a->start + i / a->per_position + 1 - token, head_size, scores + (size_t)i * TOKEN_TILE,
+               outputs + (size_t)i * head_size, highest + i, total + i);
+    mix(bf16, count, a, pieces, found, scores + at * TOKEN_TILE, outputs + at * head_size);
+}
+
+LANE void attend_all(const int bf16, const Attention *a) {
+    const size_t head_size = (size_t)a->head_size;
+    float *queries = a->scratch, *outputs = queries + QUERY_TILE * head_size, *scores = outputs + QUERY_TILE * head_size;
+    float *highest = scores + QUERY_TILE * TOKEN_TILE, *total = highest + QUERY_TILE;
+    const float factor = 1.0f / sqrtf((float)a->head_size);
+    for (int i = 0; i < a->queries; i++) {
+        for (size_t d = 0; d < head_size; d++) queries[(size_t)i * head_size + d] = a->query[i][d] * factor;
+        highest[i] = -INFINITY;
+        total[i] = 0;
+    }
+    memset(outputs, 0, sizeof(float) * head_size * (size_t)a->queries);
+    Piece pieces[PIECES];
+    for (int next = a->first_token; next < a->end_token;) {
+        const int token = next, found = find_pieces(a, &next, pieces);
+        int i = 0;
+        if (TILE_MOST >= 8)
+            for (; a->queries - i >= 8; i += 8)
+                attend_some(bf16, 8, a, pieces, found, token, i, queries, outputs, scores, highest, total);
+        if (TILE_MOST >= 4)
+            for (; a->queries - i >= 4; i += 4)
+                attend_some(bf16, 4, a, pieces, found, token, i, queries, outputs, scores, highest, total);
+        if (TILE_MOST >= 8 && a->queries - i >= 3) {
+            attend_some(bf16, 3, a, pieces, found, token, i, queries, outputs, scores, highest, total);
+            i += 3;
+        }
+        for (; i < a->queries; i++)
+            attend_some(bf16, 1, a, pieces, found, token, i, queries, outputs, scores, highest, total);
+    }
+    for (int i = 0; i < a->queries; i++) {
+        const float scale = a->highest ? 1.0f : 1.0f / total[i];
+        for (size_t d = 0; d < head_size; d++) a->out[i][d] = outputs[(size_t)i * head_size + d] * scale;
+        if (!a->highest) continue;
+        a->highest[i] = highest[i];
+        a->total[i] = total[i];
+    }
+}
+
+KERNEL __attribute__((noinline)) void attend_bf16(const Attention *a) { attend_all(1, a); }
+KERNEL __attribute__((noinline)) void attend_f32(const Attention *a) { attend_all(0, a); }
+KERNEL void attend(const Attention *a) { (a->bf16 ? attend_bf16 : attend_f32)(a); }

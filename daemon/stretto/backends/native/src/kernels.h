@@ -1,0 +1,68 @@
+// What differs by instruction set: one table of functions each, chosen once at run time.
+#ifndef STRETTO_KERNELS_H
+#define STRETTO_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "matrix.h"
+
+// Rows of activations, quantised in groups of 32: value = scales[group] * values. Sums (of the values, times the
+// scale) undo the zero points of the weights; `halves` are the sums of 16, which Q6_K needs.
+typedef struct {
+    int32_t columns;
+    int8_t *values;   // [rows][columns]
+    float *scales;    // [rows][columns / 32]
+    float *sums;      // [rows][columns / 32]
+    float *halves;    // [rows][columns / 16]
+} Activations;
+
+// The rows that one call of `multiply` computes.
+typedef struct {
+    const Activations *quantised;  // for quantised matrices
+    const float *plain;            // [rows][columns], for the others
+    int32_t first, rows;
+    const float *bias;             // [matrix rows], or NULL
+    float *out;                    // of row 0; rows lie `out_stride` apart
+    size_t out_stride;
+    int32_t accumulate;            // add to what is there
+} Product;
+
+enum { QUERY_TILE = 32, TOKEN_TILE = 64, HEAD_MOST = 512 };
+
+// Attention of several queries of one sequence that share a KV head.
+typedef struct {
+    const uint8_t *layer;          // K and V of one layer: [blocks][kv_heads]{K [head_size][padded], V [tokens][head_size]}
+    size_t block_bytes, head_bytes, values_at;
+    int32_t block_tokens, padded, head_size, bf16;
+    const int32_t *table;
+    int32_t kv_head, first_token, end_token;
+    int32_t queries, per_position; // query i is at position `start` + i / per_position
+    int32_t start;
+    const float *query[QUERY_TILE];
+    float *out[QUERY_TILE];        // [head_size]
+    float *highest, *total;        // [queries]: softmax's maximum and sum, when the output shall stay unnormalised
+    float *scratch;                // attention_scratch() floats
+} Attention;
+
+typedef struct {
+    const char *name;
+    void (*quantise)(const float *x, int columns, int8_t *values, float *scales, float *sums, float *halves);
+    void (*multiply)(const Matrix *matrix, int panel, const Product *product);
+    void (*norm)(const float *x, const float *weight, int columns, float eps, float *out);
+    void (*gate)(const float *gate, const float *up, int columns, float *out);
+    void (*attend)(const Attention *attention);
+} Kernels;
+
+static inline size_t attention_scratch(void) {
+    return QUERY_TILE * (HEAD_MOST * 2 + TOKEN_TILE + 4);
+}
+
+extern const Kernels kernels_scalar, kernels_avx2, kernels_avx512, kernels_neon;
+
+// Kernels by name, or the best that this processor has for NULL or ""; NULL when it lacks what is named.
+const Kernels *find_kernels(const char *name);
+// The n-th kernels that this processor can run, best first; NULL after the last.
+const Kernels *kernels_at(int n);
+
+#endif

@@ -1,0 +1,3 @@
+#include "lanes_scalar.h"
+
+#include "kernels_body.h"

@@ -1,0 +1,184 @@
+// Products of packed matrices with rows of activations, over the lanes of whichever header came before.
+
+LANE Floats load_scale(const int encoding, const Matrix *m, size_t panel, int group, int half) {
+    const size_t groups = (size_t)m->columns / GROUP;
+    if (!is_super(encoding)) return f_half(m->scales + (panel * groups + (size_t)group) * PANEL);
+    const Floats scale = f_half(m->scales + (panel * (groups / 8) + (size_t)group / 8) * PANEL);
+    const uint8_t *fine = m->fine + (panel * groups + (size_t)group) * 2 * PANEL;
+    return f_mul(scale, encoding == Q6_K ? f_signed(fine + PANEL * half) : f_unsigned(fine));
+}
+
+LANE Floats load_offset(const int encoding, const Matrix *m, size_t panel, int group) {
+    const size_t groups = (size_t)m->columns / GROUP;
+    if (!is_super(encoding)) return f_half(m->offsets + (panel * groups + (size_t)group) * PANEL);
+    const Floats offset = f_half(m->offsets + (panel * (groups / 8) + (size_t)group / 8) * PANEL);
+    return f_mul(offset, f_unsigned(m->fine + ((panel * groups + (size_t)group) * 2 + 1) * PANEL));
+}
+
+// 4 columns of 16 rows, as unsigned bytes (what b_eight gives for 8 bits).
+LANE Bytes load_quad(const int bits, const uint8_t *group, const int quad) {
+    if (bits == 8) return b_eight(group + 64 * quad);
+    const Bytes both = b_load(group + 64 * (quad / 2));
+    const Bytes nibbles = quad & 1 ? b_high(both) : b_low(both);
+    if (bits == 5) return b_or(nibbles, b_bit(b_load(group + 256), quad));
+    if (bits == 6) return b_or(nibbles, b_pair(b_load(group + 256 + 64 * (quad / 4)), 2 * (quad % 4)));
+    return nibbles;
+}
+
+LANE float zero_point(const int encoding) {
+    switch (encoding) {
+    case Q8_0: return EIGHT_BIT_ZERO;
+    case Q4_0: return 8;
+    case Q5_0: return 16;
+    case Q6_K: return 32;
+    default: return 0;
+    }
+}
+
+// Adds one group's share to the sums of `count` rows. `encoding` and `count` are constants where this is inlined.
+LANE void add_group(const int encoding, const int count, const Matrix *m, size_t panel, int group, const uint8_t *values,
+                    const Activations *x, size_t row, Floats *sums) {
+    const int bits = bits_of(encoding), halves = encoding == Q6_K ? 2 : 1, quads = 8 / halves;
+    const size_t columns = (size_t)x->columns, groups = columns / GROUP;
+    for (int half = 0; half < halves; half++) {
+        // Few rows: two chains of dependent products instead of one.
+        Ints even[8], odd[8];
+#pragma GCC unroll 8
+        for (int i = 0; i < count; i++) even[i] = odd[i] = i_zero();
+#pragma GCC unroll 8
+        for (int quad = half * quads; quad < (half + 1) * quads; quad++) {
+            const Bytes weights = load_quad(bits, values, quad);
+#pragma GCC unroll 8
+            for (int i = 0; i < count; i++) {
+                const int8_t *at = x->values + (row + (size_t)i) * columns + (size_t)(group * GROUP + quad * 4);
+                Ints *sum = count <= 2 && quad & 1 ? &odd[i] : &even[i];
+                *sum = bits == 8 ? i_dot8(*sum, weights, at) : i_dot(*sum, weights, at);
+            }
+        }
+        const Floats scale = load_scale(encoding, m, panel, group, half);
+        const Floats offset = has_offsets(encoding) ? load_offset(encoding, m, panel, group) : f_set(0);
+        const Floats zero = f_set(zero_point(encoding));
+#pragma GCC unroll 8
+        for (int i = 0; i < count; i++) {
+            const size_t at = (row + (size_t)i) * groups + (size_t)group;
+            const Ints whole = count <= 2 ? i_add(even[i], odd[i]) : even[i];
+            Floats part = f_mul(f_ints(whole), f_set(x->scales[at]));
+            const float *sum = halves == 2 ? x->halves + 2 * at + half : x->sums + at;
+            if (zero_point(encoding) != 0) part = f_nfma(zero, f_set(*sum), part);
+            sums[i] = f_fma(scale, part, sums[i]);
+            if (has_offsets(encoding))
+                sums[i] = is_super(encoding) ? f_nfma(offset, f_set(*sum), sums[i]) : f_fma(offset, f_set(*sum), sums[i]);
+        }
+    }
+}
+
+LANE void multiply_groups(const int encoding, const int count, const Matrix *m, int panel, const Activations *x, int row,
+                          Floats *sums) {
+    const int groups = m->columns / GROUP;
+    const size_t size = (size_t)group_bytes(encoding);
+    const uint8_t *values = m->values + (size_t)panel * (size_t)groups * size;
+    for (int group = 0; group < groups; group++, values += size) {
+        // The panel streams from memory once a step: ask for it a few groups ahead.
+        for (size_t line = 0; line < size; line += 64) __builtin_prefetch(values + 4 * size + line);
+        add_group(encoding, count, m, (size_t)panel, group, values, x, (size_t)row, sums);
+    }
+}
+
+LANE Floats load_plain(const int encoding, const uint8_t *at) {
+    if (encoding == F32) return f_load((const float *)(const void *)at);
+    return encoding == F16 ? f_half((const uint16_t *)(const void *)at) : f_bf16((const uint16_t *)(const void *)at);
+}
+
+LANE void multiply_plain(const int encoding, const int count, const Matrix *m, int panel, const float *x, int row,
+                         Floats *sums) {
+    const size_t columns = (size_t)m->columns, size = (size_t)(encoding == F32 ? 4 : 2) * PANEL;
+    const uint8_t *values = m->values + (size_t)panel * columns * size;
+    const float *first = x + (size_t)row * columns;
+    Floats odd[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < count; i++) odd[i] = f_set(0);
+    size_t column = 0;
+    for (; column + 2 <= columns; column += 2, values += 2 * size) {
+        const Floats one = load_plain(encoding, values), two = load_plain(encoding, values + size);
+#pragma GCC unroll 8
+        for (int i = 0; i < count; i++) {
+            const float *at = first + (size_t)i * columns + column;
+            sums[i] = f_fma(one, f_set(at[0]), sums[i]);
+            odd[i] = f_fma(two, f_set(at[1]), odd[i]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < count; i++) {
+        if (column < columns)
+            sums[i] = f_fma(load_plain(encoding, values), f_set(first[(size_t)i * columns + column]), sums[i]);
+        sums[i] = f_add(sums[i], odd[i]);
+    }
+}
+
+LANE void store_sums(const Product *p, int panel, int width, int row, Floats sum) {
+    float *out = p->out + (size_t)row * p->out_stride + (size_t)panel * PANEL;
+    if (width == PANEL) {
+        f_store(out, p->accumulate ? f_add(f_load(out), sum) : sum);
+        return;
+    }
+    float lanes[PANEL];
+    f_store(lanes, sum);
+    for (int i = 0; i < width; i++) out[i] = p->accumulate ? out[i] + lanes[i] : lanes[i];
+}
+
+LANE Floats load_bias(const Product *p, int panel, int width) {
+    if (!p->bias) return f_set(0);
+    if (width == PANEL) return f_load(p->bias + (size_t)panel * PANEL);
+    float lanes[PANEL] = {0};
+    memcpy(lanes, p->bias + (size_t)panel * PANEL, sizeof(float) * (size_t)width);
+    return f_load(lanes);
+}
+
+LANE void multiply_tile(const int encoding, const int count, const Matrix *m, int panel, const Product *p, int row) {
+    const int left = m->rows - panel * PANEL, width = left < PANEL ? left : PANEL;
+    const Floats bias = load_bias(p, panel, width);
+    Floats sums[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < count; i++) sums[i] = bias;
+    if (bits_of(encoding)) multiply_groups(encoding, count, m, panel, p->quantised, row, sums);
+    else multiply_plain(encoding, count, m, panel, p->plain, row, sums);
+#pragma GCC unroll 8
+    for (int i = 0; i < count; i++) store_sums(p, panel, width, row + i, sums[i]);
+}
+
+LANE void multiply_rows(const int encoding, const Matrix *m, int panel, const Product *p) {
+    int row = p->first;
+    const int end = p->first + p->rows;
+    // The conditions on TILE_MOST are constants: each instruction set has the tiles that its registers hold.
+    if (TILE_MOST >= 8)
+        for (; end - row >= 8; row += 8) multiply_tile(encoding, 8, m, panel, p, row);
+    if (TILE_MOST >= 4)
+        for (; end - row >= 4; row += 4) multiply_tile(encoding, 4, m, panel, p, row);
+    if (TILE_MOST == 2 || TILE_MOST == 8)
+        for (; end - row >= 2; row += 2) multiply_tile(encoding, 2, m, panel, p, row);
+    for (; row < end; row++) multiply_tile(encoding, 1, m, panel, p, row);
+}
+
+// One function an encoding, so that each is compiled with its constants.
+#define MULTIPLY(name, encoding) \
+    KERNEL __attribute__((noinline)) void name(const Matrix *m, int panel, const Product *p) { multiply_rows(encoding, m, panel, p); }
+MULTIPLY(multiply_f32, F32)
+MULTIPLY(multiply_f16, F16)
+MULTIPLY(multiply_bf16, BF16)
+MULTIPLY(multiply_q8_0, Q8_0)
+MULTIPLY(multiply_q4_0, Q4_0)
+MULTIPLY(multiply_q4_1, Q4_1)
+MULTIPLY(multiply_q5_0, Q5_0)
+MULTIPLY(multiply_q5_1, Q5_1)
+MULTIPLY(multiply_q4_k, Q4_K)
+MULTIPLY(multiply_q5_k, Q5_K)
+MULTIPLY(multiply_q6_k, Q6_K)
+
+KERNEL void multiply(const Matrix *m, int panel, const Product *p) {
+    static void (*const BY_ENCODING[ENCODINGS])(const Matrix *, int, const Product *) = {
+        [F32] = multiply_f32,   [F16] = multiply_f16,   [BF16] = multiply_bf16, [Q8_0] = multiply_q8_0,
+        [Q4_0] = multiply_q4_0, [Q4_1] = multiply_q4_1, [Q5_0] = multiply_q5_0, [Q5_1] = multiply_q5_1,
+        [Q4_K] = multiply_q4_k, [Q5_K] = multiply_q5_k, [Q6_K] = multiply_q6_k,
+    };
+    BY_ENCODING[m->encoding](m, panel, p);
+}

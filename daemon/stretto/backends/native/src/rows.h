@@ -1,0 +1,52 @@
+// Work on single rows: quantisation, norm, gate.
+
+// e^x to about 2 units in the last place, for x up to 88; below -87 it stays near 1e-38: x = n ln 2 + r with
+// |r| <= ln 2 / 2, and a polynomial for e^r (Cephes' coefficients).
+LANE Floats f_exp(Floats x) {
+    x = f_max(x, f_set(-87.0f));
+    const Floats n = f_round(f_mul(x, f_set(1.44269504088896341f)));
+    Floats r = f_nfma(n, f_set(0.693359375f), x);
+    r = f_nfma(n, f_set(-2.12194440e-4f), r);
+    Floats p = f_set(1.9875691500e-4f);
+    p = f_fma(p, r, f_set(1.3981999507e-3f));
+    p = f_fma(p, r, f_set(8.3334519073e-3f));
+    p = f_fma(p, r, f_set(4.1665795894e-2f));
+    p = f_fma(p, r, f_set(1.6666665459e-1f));
+    p = f_fma(p, r, f_set(5.0000001201e-1f));
+    p = f_add(f_fma(f_mul(p, r), r, r), f_set(1.0f));
+    return f_mul(p, f_power2(n));
+}
+
+KERNEL void quantise(const float *x, int columns, int8_t *values, float *scales, float *sums, float *halves) {
+    for (int group = 0; group < columns / GROUP; group++, x += GROUP, values += GROUP) {
+        const Floats low = f_load(x), high = f_load(x + PANEL);
+        const float most = f_highest(f_max(f_abs(low), f_abs(high)));
+        const float scale = most / 127.0f;
+        // A scale that has no finite inverse belongs to values that are zeros beside everything else.
+        const Floats inverse = f_set(most > 1e-30f ? 127.0f / most : 0.0f);
+        const Floats a = f_round(f_mul(low, inverse)), b = f_round(f_mul(high, inverse));
+        f_store_int8(values, a);
+        f_store_int8(values + PANEL, b);
+        scales[group] = scale;
+        halves[2 * group] = scale * f_sum(a);
+        halves[2 * group + 1] = scale * f_sum(b);
+        sums[group] = scale * (f_sum(a) + f_sum(b));
+    }
+}
+
+KERNEL void norm(const float *x, const float *weight, int columns, float eps, float *out) {
+    Floats squares = f_set(0);
+    for (int i = 0; i < columns; i += PANEL) squares = f_fma(f_load(x + i), f_load(x + i), squares);
+    const Floats factor = f_set(1.0f / sqrtf(f_sum(squares) / (float)columns + eps));
+    for (int i = 0; i < columns; i += PANEL) f_store(out + i, f_mul(f_mul(f_load(x + i), factor), f_load(weight + i)));
+}
+
+// silu(gate) * up.
+KERNEL void gate(const float *gates, const float *up, int columns, float *out) {
+    const Floats one = f_set(1.0f);
+    for (int i = 0; i < columns; i += PANEL) {
+        const Floats g = f_load(gates + i);
+        const Floats minus = f_mul(f_max(g, f_set(-88.0f)), f_set(-1.0f));
+        f_store(out + i, f_mul(f_div(g, f_add(one, f_exp(minus))), f_load(up + i)));
+    }
+}
