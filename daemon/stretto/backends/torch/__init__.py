@@ -1,1 +1,7 @@
-"""The torch backend."""
+"""The torch backend: the Llama family on CPU, CUDA and MPS. Importing it does not import PyTorch."""
+
+from __future__ import annotations
+
+from stretto.backends.torch.backend import TorchBackend, probe
+
+__all__ = ["TorchBackend", "probe"]
