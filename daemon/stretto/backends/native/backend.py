@@ -95,7 +95,7 @@ class NativeBackend:
             raise StartupError(
                 f"The native kernels cannot compute {self._source.name}: {support.reason}.",
                 code="backend_unavailable",
-                remedy="Let PyTorch compute (--kernels torch).",
+                remedy="Let the torch backend compute.",
             )
         loaded = LoadedModel(self._source, self._threads, self._kv_dtype, support.kernels)
         try:
