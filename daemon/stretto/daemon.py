@@ -7,6 +7,7 @@ plain line and an exit status; nothing needs cleaning by hand after a crash.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import signal
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from stretto.settings import Settings
 
 _ENGINE_STOP_S = 5.0
+_TELL_EVERY_S = 1.0
 _END_S = 15.0  # what a stop may take beyond the grace, as the service manager is told
 
 
@@ -132,10 +134,20 @@ class Daemon:
     async def _load(self, tasks: trio.Nursery, engine: EngineClient) -> EngineFacts | None:
         """Load the model, or return None when a signal came first."""
 
+        told, told_at = "", -math.inf
+
         def report(phase: str, fraction: float) -> None:
+            nonlocal told, told_at
             self._log.loading(phase, fraction)
-            self._notifier.status(f"Loading: {phase}, {fraction:.0%}")
-            self._notifier.extend_timeout(60.0)
+            text = f"Loading: {phase}, {fraction:.0%}"
+            now = trio.current_time()
+            # Reports come as fast as the load goes, and a full queue of the manager's would lose us READY.
+            if now - told_at >= _TELL_EVERY_S:
+                told_at = now
+                self._notifier.extend_timeout(60.0)
+                if text != told:
+                    told = text
+                    self._notifier.status(text)
 
         facts: EngineFacts | None = None
         self._log.loading("opening", 0.0)
@@ -175,7 +187,6 @@ class Daemon:
             pipeline, on_stop=self._stop, on_drain=self._drain, ping_interval_s=settings.ping_interval_s
         )
         async with trio.open_nursery() as helpers:
-            helpers.start_soon(self._feed_watchdog, pipeline)
             async with trio.open_nursery() as nursery:
                 serving = partial(
                     serve,
@@ -187,6 +198,7 @@ class Daemon:
                 urls = await nursery.start(partial(serving, public, http, counters=counters["http"]))
                 doors = await nursery.start(partial(serving, private, control, counters=counters["control"]))
                 self._announce(urls[0], doors[0].removeprefix("unix:"), chosen, facts)
+                helpers.start_soon(self._feed_watchdog, pipeline)
                 await self._stopping.wait()
                 pipeline.drain()
                 self._notifier.stopping("Draining")

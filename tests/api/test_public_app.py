@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 import trio
 
 from stretto.api import public_app
+from stretto.conversation.messages import Request
+from stretto.dialects.openai_chat import parse_chat
 from stretto.pipeline import Health
 from support.serving_pipeline import MODEL, FakePipeline, stretto_error
 from support.serving_server import PATIENCE_S, Reply, RunningServer, get, parse_replies, post, running
@@ -384,3 +387,27 @@ async def test_many_at_once_and_no_leaks() -> None:
                 nursery.start_soon(one, number % 2 == 0)
         assert done == pipeline.ended == 40
         assert pipeline.cancelled == 0
+
+
+async def test_few_large_bodies_are_parsed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = threading.Lock()
+    now = most = 0
+
+    def parse(body: bytes, *, request_id: str) -> Request:
+        nonlocal now, most
+        with lock:
+            now += 1
+            most = max(most, now)
+        try:
+            return parse_chat(body, request_id=request_id)
+        finally:
+            with lock:
+                now -= 1
+
+    monkeypatch.setattr("stretto.api.chat.parse_chat", parse)
+    body = json.dumps({**CHAT, "messages": [{"role": "user", "content": "x" * 2_000_000}]}).encode()
+    async with serving(FakePipeline()) as server:
+        async with trio.open_nursery() as nursery:
+            for _ in range(8):
+                nursery.start_soon(server.exchange, chat(body=body))
+    assert 1 <= most <= 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import socket
+import threading
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -156,6 +157,19 @@ def test_without_a_service_manager_nothing_happens(environ: dict[str, str]) -> N
 def test_a_manager_that_went_away_is_only_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     Notifier({"NOTIFY_SOCKET": str(tmp_path / "gone")}).ready()
     assert "READY" in caplog.text
+
+
+def test_a_manager_with_a_full_queue_still_gets_to_hear_that_we_are_ready(
+    manager: socket.socket, caplog: pytest.LogCaptureFixture
+) -> None:
+    notifier = Notifier({"NOTIFY_SOCKET": manager.getsockname()})
+    while "WATCHDOG" not in caplog.text:  # one is lost: the queue is full
+        notifier.watchdog()
+    telling = threading.Thread(target=notifier.ready)
+    telling.start()
+    while not manager.recv(4096).startswith(b"READY=1"):
+        pass
+    telling.join()
 
 
 def test_a_watchdog_for_another_process_is_not_ours(manager: socket.socket) -> None:

@@ -15,7 +15,11 @@ def connect(address: int | Path) -> socket.socket:
     if isinstance(address, Path):
         sock = socket.socket(socket.AF_UNIX)
         sock.settimeout(LIMIT_S)
-        sock.connect(str(address))
+        try:
+            sock.connect(str(address))
+        except OSError:
+            sock.close()
+            raise
         return sock
     return socket.create_connection(("127.0.0.1", address), timeout=LIMIT_S)
 

@@ -20,6 +20,7 @@ from stretto.serving import EventStream, Header, drain_of, read_body, run_until_
 logger = logging.getLogger(__name__)
 
 _PARSED_ON_THE_LOOP_BYTES = 64 * 1024
+_PARSED_AT_ONCE = 2  # large bodies; a parsed one takes several times its size
 
 CACHE_MISS = b"x-stretto-cache-miss"
 """Where the prompt was not known any more, and why: ``96:diverged``. A stream's head goes out before that is known."""
@@ -43,6 +44,7 @@ class ChatCompletions:
         self._pipeline = pipeline
         self._ping_interval_s = ping_interval_s
         self._clock = clock
+        self._parsing = trio.CapacityLimiter(_PARSED_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer.
@@ -56,7 +58,9 @@ class ChatCompletions:
         require_json(scope)
         body = await read_body(receive)
         if len(body) > _PARSED_ON_THE_LOOP_BYTES:
-            request = await trio.to_thread.run_sync(partial(parse_chat, body, request_id=request_id))
+            request = await trio.to_thread.run_sync(
+                partial(parse_chat, body, request_id=request_id), limiter=self._parsing
+            )
         else:
             request = parse_chat(body, request_id=request_id)
         reply = self._stream if request.stream else self._whole

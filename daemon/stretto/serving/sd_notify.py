@@ -10,6 +10,8 @@ from collections.abc import Mapping
 
 logger = logging.getLogger(__name__)
 
+_PATIENCE_S = 1.0
+
 
 class Notifier:
     """Sends state to the service manager; does nothing where there is none.
@@ -34,7 +36,7 @@ class Notifier:
 
     def ready(self, status: str | None = None) -> None:
         """Start-up (or a reload) is complete: sockets are bound, requests can be served."""
-        self._send("READY=1", f"MAINPID={os.getpid()}", *_status(status))
+        self._send("READY=1", f"MAINPID={os.getpid()}", *_status(status), patience_s=_PATIENCE_S)
 
     def reloading(self) -> None:
         """A reload begins; ``ready`` ends it."""
@@ -42,7 +44,7 @@ class Notifier:
 
     def stopping(self, status: str | None = None) -> None:
         """Shutdown begins."""
-        self._send("STOPPING=1", *_status(status))
+        self._send("STOPPING=1", *_status(status), patience_s=_PATIENCE_S)
 
     def status(self, text: str) -> None:
         """One line for ``systemctl status``."""
@@ -56,13 +58,14 @@ class Notifier:
         """Start-up or shutdown takes at least so much longer."""
         self._send(f"EXTEND_TIMEOUT_USEC={max(1, round(seconds * 1e6))}")
 
-    def _send(self, *lines: str) -> None:
+    def _send(self, *lines: str, patience_s: float = 0.0) -> None:
+        """Send, and wait so long for a manager whose queue is full: without READY it would end us for not starting."""
         if self._address is None:
             return
         kind = socket.SOCK_DGRAM | getattr(socket, "SOCK_CLOEXEC", 0)
         try:
             with socket.socket(socket.AF_UNIX, kind) as sock:
-                sock.setblocking(False)
+                sock.settimeout(patience_s)
                 sock.sendto("\n".join(lines).encode(), self._address)
         except OSError as error:
             logger.warning("The service manager did not take %s: %s", lines[0].partition("=")[0], error)
