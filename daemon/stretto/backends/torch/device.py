@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
+from stretto.backends.host import cgroup_cpu_quota as cgroup_cpu_quota
+from stretto.backends.host import usable_cores
 from stretto.errors import StartupError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -122,32 +122,3 @@ def choose_threads(requested: int | None, cores: int | None = None) -> ThreadsCh
     if requested is not None:
         return ThreadsChoice(requested, "it was asked for")
     return ThreadsChoice(cores, "to be measured")
-
-
-def usable_cores() -> int:
-    """Processors that this process may use: its affinity, within its control group's CPU quota; at least 1."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = cgroup_cpu_quota(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
-    return max(1, cores if quota is None else min(cores, int(quota)))
-
-
-def cgroup_cpu_quota(membership: Path, root: Path) -> float | None:
-    """Processors' worth of time that the control groups (version 2) grant, or None without a limit."""
-    try:
-        lines = membership.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return None
-    quotas = []
-    for line in lines:
-        if not line.startswith("0::"):
-            continue
-        parts = [part for part in line[3:].split("/") if part not in ("", "..")]
-        for depth in range(len(parts), -1, -1):
-            try:
-                allowed, period = (
-                    (root.joinpath(*parts[:depth]) / "cpu.max").read_text(encoding="ascii").split()
-                )
-                quotas.append(int(allowed) / int(period))
-            except (OSError, ValueError):
-                continue
-    return min(quotas, default=None)
