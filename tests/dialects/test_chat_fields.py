@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stretto.conversation import Request, SamplingParams
+from stretto.conversation import Constraint, Request, SamplingParams
 from stretto.dialects.openai_fields import field_table
 from stretto.errors import InvalidRequest
 from stretto.schemas import schema
@@ -93,8 +93,21 @@ BROKEN: list[tuple[dict[str, Any], str, str, str]] = [
     ({"response_format": "text"}, "invalid_value", "response_format", "an object"),
     ({"response_format": {}}, "missing_parameter", "response_format.type", "required"),
     ({"response_format": {"type": "xml"}}, "invalid_value", "response_format.type", "one of"),
-    ({"response_format": {"type": "json_object"}}, "unsupported_value", "response_format", "json_object"),
-    ({"response_format": {"type": "json_schema", "json_schema": {}}}, "unsupported_value", "response_format", "json_schema"),
+    ({"response_format": {"type": "json_schema"}}, "missing_parameter", "response_format.json_schema", "required"),
+    ({"response_format": {"type": "json_schema", "json_schema": {}}}, "missing_parameter", "response_format.json_schema.schema", "required"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"schema": []}}}, "invalid_value", "response_format.json_schema.schema", "an object"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"schema": {}, "name": "a b"}}}, "invalid_value", "response_format.json_schema.name", "a b"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"schema": {}, "strict": 1}}}, "invalid_value", "response_format.json_schema.strict", "true or false"),
+    ({"guided_regex": 7}, "invalid_value", "guided_regex", "a string"),
+    ({"guided_regex": ""}, "invalid_value", "guided_regex", "at least 1"),
+    ({"guided_choice": []}, "invalid_value", "guided_choice", "at least 1"),
+    ({"guided_choice": "yes"}, "invalid_value", "guided_choice", "a list"),
+    ({"guided_choice": ["yes", 1]}, "invalid_value", "guided_choice[1]", "a string"),
+    ({"guided_choice": [""]}, "invalid_value", "guided_choice[0]", "at least 1"),
+    ({"guided_grammar": {}}, "invalid_value", "guided_grammar", "a string"),
+    ({"guided_grammar": "x" * 65537}, "invalid_value", "guided_grammar", "at most 65536"),
+    ({"guided_regex": "a", "guided_choice": ["a"]}, "invalid_value", "guided_choice", "guided_regex"),
+    ({"response_format": {"type": "json_object"}, "guided_regex": "a"}, "invalid_value", "guided_regex", "response_format"),
     ({"tools": {}}, "invalid_value", "tools", "a list"),
     ({"tools": [7]}, "invalid_value", "tools[0]", "an object"),
     ({"tools": [{"type": "function"}]}, "unsupported_value", "tools", "tools"),
@@ -152,6 +165,16 @@ PARSED: list[tuple[dict[str, Any], str, Any]] = [
     ({"logprobs": True, "top_logprobs": 20}, "logprobs", 20),
     ({"logprobs": False, "top_logprobs": 0}, "logprobs", None),
     ({"chat_template_kwargs": {"enable_thinking": False}}, "template_kwargs", {"enable_thinking": False}),
+    ({"response_format": {"type": "text"}}, "constraint", None),
+    ({"response_format": {"type": "text"}, "guided_regex": "a+"}, "constraint", Constraint("regex", "a+", "guided_regex")),
+    ({"response_format": {"type": "json_object"}}, "constraint", Constraint("json_object", "", "response_format")),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"b": 1, "a": "é"}, "strict": True}}},
+        "constraint",
+        Constraint("json_schema", '{"b": 1, "a": "é"}', "response_format.json_schema.schema"),
+    ),
+    ({"guided_choice": ["a", '"']}, "constraint", Constraint("choice", '["a", "\\""]', "guided_choice")),
+    ({"guided_grammar": "start: X"}, "constraint", Constraint("lark", "start: X", "guided_grammar")),
     ({"response_format": {"type": "text"}}, "sampling", SamplingParams()),
     ({"tools": []}, "tools", ()),
     ({"tools": [], "tool_choice": "auto"}, "tool_choice", "auto"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stretto.conversation.assembly import LOWEST_LOGPROB, GeneratedToken, TextAssembler
+from stretto.conversation.constraint import Constraint, ConstraintKind
 from stretto.conversation.events import (
     Done,
     Event,
@@ -32,6 +33,8 @@ from stretto.conversation.tokenizer import Tokenizer
 __all__ = [
     "LOWEST_LOGPROB",
     "ChatTemplate",
+    "Constraint",
+    "ConstraintKind",
     "ContentPart",
     "Done",
     "Event",

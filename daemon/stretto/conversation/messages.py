@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from stretto.conversation.constraint import Constraint
+
 Role = Literal["system", "user", "assistant", "tool"]
 
 
@@ -112,6 +114,7 @@ class Request:
         include_usage: whether a stream ends with usage.
         template_kwargs: extra variables for the chat template.
         user: the client's own label; never logged.
+        constraint: what each answer must keep to, from its first character to its last.
     """
 
     id: str
@@ -128,6 +131,7 @@ class Request:
     include_usage: bool = False
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     user: str | None = None
+    constraint: Constraint | None = None
 
     def sampling_of(self, index: int) -> SamplingParams:
         """Sampling of the ``index``-th of ``n`` answers: with a seed, each draws from its own reproducible stream."""

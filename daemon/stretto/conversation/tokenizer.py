@@ -13,6 +13,11 @@ class Tokenizer(Protocol):
     """
 
     @property
+    def vocab_size(self) -> int:
+        """One more than the largest id."""
+        ...
+
+    @property
     def bos_id(self) -> int | None:
         """The token that begins a prompt, if the model has one."""
         ...

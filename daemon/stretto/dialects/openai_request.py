@@ -8,6 +8,7 @@ from typing import Any
 from stretto.conversation.messages import Request, SamplingParams
 from stretto.dialects.json_body import load_json
 from stretto.dialects.openai_fields import CHAT_SCHEMA, sweep_fields
+from stretto.dialects.openai_format import parse_constraint
 from stretto.dialects.openai_messages import parse_messages
 from stretto.errors import InvalidRequest
 from stretto.schemas import Violation, find_violation, shown
@@ -34,7 +35,6 @@ def parse_chat(body: bytes, *, request_id: str) -> Request:
     violation = find_violation(CHAT_SCHEMA, fields)
     if violation is not None:
         raise _invalid(violation)
-    _check_response_format(fields)
     _check_tools(fields)
     return Request(
         id=request_id,
@@ -50,6 +50,7 @@ def parse_chat(body: bytes, *, request_id: str) -> Request:
         include_usage=fields.get("stream_options", {}).get("include_usage") or False,
         template_kwargs=fields.get("chat_template_kwargs", {}),
         user=fields.get("user"),
+        constraint=parse_constraint(fields),
     )
 
 
@@ -108,17 +109,6 @@ def _logprobs(fields: Mapping[str, Any]) -> int | None:
             remedy="Send logprobs: true with it.",
         )
     return None
-
-
-def _check_response_format(fields: Mapping[str, Any]) -> None:
-    kind = fields.get("response_format", {}).get("type", "text")
-    if kind != "text":
-        raise InvalidRequest(
-            f"'response_format.type' is {shown(kind)}; only \"text\" is supported.",
-            code="unsupported_value",
-            param="response_format",
-            remedy="Leave it out, and ask for JSON in a message.",
-        )
 
 
 def _check_tools(fields: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict
 from typing import Protocol
@@ -17,8 +17,9 @@ import trio
 from stretto._version import __version__
 from stretto.conversation import ChatTemplate, Tokenizer, context_length_message, encode_chat
 from stretto.conversation.messages import Request
-from stretto.engine import EngineClient, SequenceRequest
+from stretto.engine import EngineClient, SequenceRequest, TokenConstraint
 from stretto.errors import ContextLengthExceeded, InvalidRequest, StrettoError, Unavailable
+from stretto.grammar import GrammarCompiler
 from stretto.pipeline.admission import Admission
 from stretto.pipeline.answer import Answer, Progress, cancelled_error, sequence_id
 from stretto.pipeline.health import Health, judge_health
@@ -62,7 +63,7 @@ class Pipeline:
         log: lifecycle lines.
         step_deadline_s: a busy engine that has made no step for so long is stalled.
         default_max_tokens: the answer's limit when a request names none; None means all the context that is left.
-        render_threads: how many prompts may be rendered and tokenised at once, off the loop.
+        render_threads: how many prompts may be rendered and tokenised at once, off the loop; and as many grammars compiled.
         clock: monotonic seconds.
     """
 
@@ -89,6 +90,8 @@ class Pipeline:
         self._step_deadline_s = step_deadline_s
         self._default_max_tokens = default_max_tokens
         self._render_limiter = trio.CapacityLimiter(render_threads)
+        self._grammars = GrammarCompiler(tokenizer)
+        self._compile_limiter = trio.CapacityLimiter(render_threads)
         self._clock = clock
         self._started = clock()
         self._live: dict[str, Progress] = {}
@@ -105,7 +108,7 @@ class Pipeline:
             NotFound: the model is not the served one.
             Unavailable: draining, or the engine is lost.
             QueueFull: see Admission.
-            InvalidRequest: the template refuses the conversation.
+            InvalidRequest: the template refuses the conversation, or the constraint cannot be honoured.
             ContextLengthExceeded: prompt, or prompt and ``max_tokens``, do not fit; nothing is cut.
         """
         self.model.resolve(request.model)
@@ -150,6 +153,9 @@ class Pipeline:
         if progress.cancel_requested:
             raise cancelled_error()
         max_tokens = self._fit(len(prompt_ids), request.max_tokens)
+        constraints = await self._constraints(request)
+        if progress.cancel_requested:
+            raise cancelled_error()
         progress.prompt_tokens = len(prompt_ids)
         self._log.queued(request.id, prompt_tokens=len(prompt_ids), max_tokens=max_tokens)
         progress.phase = "queued"
@@ -163,11 +169,22 @@ class Pipeline:
                     max_tokens=max_tokens,
                     end_token_ids=self._tokenizer.end_ids,
                     logprobs=request.logprobs,
+                    constraint=constraints[index],
                 )
                 for index in range(request.n)
             )
         )
         return Answer(request, generation, self._tokenizer, progress, self._log_phase, self._clock)
+
+    async def _constraints(self, request: Request) -> Sequence[TokenConstraint | None]:
+        """One constraint for each answer, each at its beginning."""
+        if request.constraint is None:
+            return [None] * request.n
+        # A compilation cannot be interrupted. It is bounded, and one that nobody waits for any more keeps its place in the limiter.
+        grammar = await trio.to_thread.run_sync(
+            self._grammars.compile, request.constraint, abandon_on_cancel=True, limiter=self._compile_limiter
+        )
+        return [grammar.follow() for _ in range(request.n)]
 
     def _fit(self, prompt_tokens: int, asked: int | None) -> int:
         """Tokens the answer may have. Never cuts the prompt, nor what a request asked for by name."""
@@ -237,6 +254,7 @@ class Pipeline:
             },
             "admission": self._admission.stats(),
             "engine": asdict(self._engine.stats()),
+            "grammars": self._grammars.stats(),
             "requests": len(self._live),
             **{name: source() for name, source in self._reports.items()},
         }
