@@ -100,11 +100,17 @@ class Daemon:
     async def _live(self, tasks: trio.Nursery) -> int:
         settings = self._settings
         self._log.starting(
-            version=__version__, pid=os.getpid(), model=settings.model, backend=settings.backend
+            version=__version__,
+            pid=os.getpid(),
+            model="echo" if settings.backend == "echo" else settings.model,
+            backend=settings.backend,
         )
         with ExitStack() as held:
             held.enter_context(_lock_state(settings.state_dir))
             passed = adopt_listen_fds(os.environ)
+            if not passed.get("http"):
+                # Say now, not after a long load, that the port is taken; it is bound for good once the model is there.
+                bind_tcp(settings.host, settings.port).close()
             chosen = await trio.to_thread.run_sync(choose_model, settings)
             held.callback(chosen.close)
             engine = EngineClient(chosen.backend, self._engine_config())

@@ -24,11 +24,15 @@ CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "one two three
 
 def chat(stream: bool = False, body: bytes | None = None, *extra: str) -> bytes:
     data = json.dumps({**CHAT, "stream": stream}).encode() if body is None else body
-    return post(data, "Content-Type: application/json", "Connection: close", *extra, target="/v1/chat/completions")
+    return post(
+        data, "Content-Type: application/json", "Connection: close", *extra, target="/v1/chat/completions"
+    )
 
 
 @asynccontextmanager
-async def serving(pipeline: FakePipeline, limits: dict[str, Any] | None = None, **options: Any) -> AsyncIterator[RunningServer]:
+async def serving(
+    pipeline: FakePipeline, limits: dict[str, Any] | None = None, **options: Any
+) -> AsyncIterator[RunningServer]:
     async with running(public_app(pipeline, **options), **(limits or {})) as server:
         yield server
 
@@ -67,7 +71,9 @@ def frames_of(body: bytes) -> list[Any]:
         ("engine_lost", False, False, (503, 503, 503)),
     ],
 )
-async def test_health_tells_live_and_ready_apart(state: Any, live: bool, ready: bool, statuses: tuple[int, ...]) -> None:
+async def test_health_tells_live_and_ready_apart(
+    state: Any, live: bool, ready: bool, statuses: tuple[int, ...]
+) -> None:
     pipeline = FakePipeline(current=Health(live=live, ready=ready, state=state, detail={"steps": 1}))
     async with serving(pipeline, api_key="k") as server:
         replies = [await server.get(path) for path in ("/health", "/health/live", "/health/ready")]
@@ -103,7 +109,9 @@ async def test_head_is_get_without_the_body(path: str) -> None:
     async with serving(FakePipeline()) as server:
         whole = await server.get(path)
         async with await server.connect() as client:
-            await client.send(f"HEAD {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+            await client.send(
+                f"HEAD {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
+            )
             data = await client.read_all()
         (reply,) = parse_replies(data, "HEAD")
     assert (reply.status, reply.body) == (200, b"")
@@ -114,7 +122,9 @@ async def test_head_is_get_without_the_body(path: str) -> None:
 # Refusals ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["/", "/v1", "/v1/", "/v2/models", "/health/", "/admin/status", "/v1/chat/completions/", "/%00"])
+@pytest.mark.parametrize(
+    "path", ["/", "/v1", "/v1/", "/v2/models", "/health/", "/admin/status", "/v1/chat/completions/", "/%00"]
+)
 async def test_no_such_route(path: str) -> None:
     async with serving(FakePipeline()) as server:
         reply = await server.get(path)
@@ -142,7 +152,9 @@ async def test_wrong_method(method: str, path: str, allow: set[str]) -> None:
     assert not [name for name in reply.headers if name.startswith("access-control")]
 
 
-@pytest.mark.parametrize("kind", ["", "Content-Type: text/plain", "Content-Type: application/x-www-form-urlencoded"])
+@pytest.mark.parametrize(
+    "kind", ["", "Content-Type: text/plain", "Content-Type: application/x-www-form-urlencoded"]
+)
 async def test_a_body_that_is_not_declared_as_json(kind: str) -> None:
     pipeline = FakePipeline()
     async with serving(pipeline) as server:
@@ -185,7 +197,12 @@ async def test_invalid_json() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("status", "code", "retry_after_s"),
-    [(429, "queue_full", 1.2), (503, "draining", 5.0), (400, "context_length_exceeded", None), (500, "engine_error", None)],
+    [
+        (429, "queue_full", 1.2),
+        (503, "draining", 5.0),
+        (400, "context_length_exceeded", None),
+        (500, "engine_error", None),
+    ],
 )
 async def test_pipeline_refusals_keep_their_status(
     stream: bool, status: int, code: str, retry_after_s: float | None
@@ -245,7 +262,9 @@ async def test_the_key_guards_chat_before_its_body_and_unknown_v1_routes() -> No
     pipeline = FakePipeline()
     async with serving(pipeline, api_key="k") as server:
         async with await server.connect() as client:
-            await client.send(chat(False, None, "Expect: 100-continue").partition(b"\r\n\r\n")[0] + b"\r\n\r\n")
+            await client.send(
+                chat(False, None, "Expect: 100-continue").partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
+            )
             (reply,) = parse_replies(await client.read_all())
             assert (reply.status, reply.informational) == (401, [])
         assert (await server.get("/v1/nothing")).status == 401
@@ -255,7 +274,9 @@ async def test_the_key_guards_chat_before_its_body_and_unknown_v1_routes() -> No
 
 
 async def test_host_and_origin() -> None:
-    async with serving(FakePipeline(), allowed_hosts=["box.lan"], cors_origins=["http://ui.example"], api_key="k") as server:
+    async with serving(
+        FakePipeline(), allowed_hosts=["box.lan"], cors_origins=["http://ui.example"], api_key="k"
+    ) as server:
         for path in ("/health", "/v1/models", "/nothing"):
             reply = await server.get(path, host="evil.example")
             assert reply.status == 403
@@ -263,7 +284,9 @@ async def test_host_and_origin() -> None:
         assert (await server.get("/health", host="box.lan")).status == 200
         (reply,) = await server.exchange(get("/v1/models", "Origin: http://ui.example", "Connection: close"))
         assert reply.status == 401
-        assert reply.headers["access-control-allow-origin"] == "http://ui.example"  # so that the page can read why
+        assert (
+            reply.headers["access-control-allow-origin"] == "http://ui.example"
+        )  # so that the page can read why
         (reply,) = await server.exchange(get("/health", "Origin: http://evil.example", "Connection: close"))
         assert "access-control-allow-origin" not in reply.headers
 
@@ -295,7 +318,9 @@ async def test_a_streamed_answer(paced: bool) -> None:
     frames = frames_of(reply.body)
     assert frames[-1] == "[DONE]"
     assert {frame["id"] for frame in frames[:-1]} == {reply.headers["x-request-id"]}
-    text = "".join(choice["delta"].get("content") or "" for frame in frames[:-1] for choice in frame["choices"])
+    text = "".join(
+        choice["delta"].get("content") or "" for frame in frames[:-1] for choice in frame["choices"]
+    )
     assert text == "onetwothree"
     assert (pipeline.begun, pipeline.ended, pipeline.cancelled) == (1, 1, 0)
 
@@ -315,7 +340,8 @@ async def test_the_head_of_a_stream_comes_while_the_answer_still_waits() -> None
 
 
 @pytest.mark.parametrize(
-    ("failure", "code"), [(stretto_error(500, "engine_error"), "engine_error"), (RuntimeError("secret"), "internal_error")]
+    ("failure", "code"),
+    [(stretto_error(500, "engine_error"), "engine_error"), (RuntimeError("secret"), "internal_error")],
 )
 async def test_a_failure_in_mid_stream_becomes_its_last_frame(
     failure: Exception, code: str, caplog: pytest.LogCaptureFixture

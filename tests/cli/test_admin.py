@@ -32,7 +32,12 @@ def test_status_shows_everything_with_its_units(run: Run, daemon: StandIn) -> No
 
 @pytest.mark.parametrize(
     ("name", "value", "text"),
-    [("pid", 19334, "19334"), ("kv_bytes_used", 1_500_000, "1.5 MB"), ("steps", 12345, "12,345"), ("bytes_per_token", 9, "9")],
+    [
+        ("pid", 19334, "19334"),
+        ("kv_bytes_used", 1_500_000, "1.5 MB"),
+        ("steps", 12345, "12,345"),
+        ("bytes_per_token", 9, "9"),
+    ],
 )
 def test_a_value_is_shown_by_the_unit_in_its_name(name: str, value: int, text: str) -> None:
     assert value_text(name, value) == text

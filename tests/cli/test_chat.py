@@ -28,7 +28,12 @@ def test_piped_lines_are_questions_of_one_conversation(run: Run, daemon: StandIn
 
 
 def test_commands_work_when_piped(run: Run, daemon: StandIn) -> None:
-    result = run("chat", "--system", "A", stdin="one\n/reset\ntwo\n/system B\nthree\n/system\n/nonsense\n/help\n/exit\nnever\n")
+    result = run(
+        "chat",
+        "--system",
+        "A",
+        stdin="one\n/reset\ntwo\n/system B\nthree\n/system\n/nonsense\n/help\n/exit\nnever\n",
+    )
     assert result.exit_code == 0
     assert result.stdout == "one\ntwo\nthree\n"
     assert [contents(daemon, index) for index in range(3)] == [["A", "one"], ["A", "two"], ["B", "three"]]

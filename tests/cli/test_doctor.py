@@ -26,7 +26,9 @@ def findings(result: Result) -> dict[str, dict[str, str]]:
 @pytest.fixture(autouse=True)
 def _torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """No torch is imported here: what its probe says is given."""
-    monkeypatch.setattr(checks, "probe_torch", lambda: BackendInfo("torch", True, "PyTorch", ("cuda:0", "cpu")))
+    monkeypatch.setattr(
+        checks, "probe_torch", lambda: BackendInfo("torch", True, "PyTorch", ("cuda:0", "cpu"))
+    )
 
 
 def test_a_machine_that_can_serve(run: Run, own_place: Path) -> None:
@@ -57,7 +59,9 @@ def test_a_model_file_that_is_cut_short_prevents_serving(run: Run, tmp_path: Pat
     assert "truncated" in found["detail"]
 
 
-def test_wrong_settings_are_a_finding_and_hide_nothing_else(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_settings_are_a_finding_and_hide_nothing_else(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("STRETTO_PORT", "many")
     result = run("doctor", "--json")
     assert result.exit_code == 1
@@ -69,12 +73,17 @@ def test_wrong_settings_are_a_finding_and_hide_nothing_else(run: Run, monkeypatc
 
 
 def test_a_backend_that_is_missing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "probe_torch", lambda: BackendInfo("torch", False, "PyTorch is not installed"))
+    monkeypatch.setattr(
+        checks, "probe_torch", lambda: BackendInfo("torch", False, "PyTorch is not installed")
+    )
     assert findings(run("doctor", "--json"))["backend torch"]["state"] == "fail"
     assert findings(run("doctor", "--json", "--backend", "echo"))["backend torch"]["state"] == "note"
 
 
-@pytest.mark.parametrize(("device", "missing"), [("cuda", False), ("cuda:0", False), ("cpu", False), ("cuda:1", True), ("mps", True)])
+@pytest.mark.parametrize(
+    ("device", "missing"),
+    [("cuda", False), ("cuda:0", False), ("cpu", False), ("cuda:1", True), ("mps", True)],
+)
 def test_a_device_that_is_missing(run: Run, device: str, missing: bool) -> None:
     assert ("device" in findings(run("doctor", "--json", "--device", device))) is missing
 
@@ -142,7 +151,9 @@ def test_limits_of_every_control_group_above_us_hold(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("text", ["", "x", "100000", "1 0", "-1 5"])
-def test_what_cannot_be_read_limits_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_what_cannot_be_read_limits_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1}, raising=False)
     found = read_machine(machine(tmp_path, {"sys/fs/cgroup/cpu.max": text, "sys/fs/cgroup/memory.max": "x"}))
     assert found.cores == 2.0

@@ -16,10 +16,26 @@ Run = Callable[..., Result]
 
 
 def test_the_answer_is_all_there_is_on_stdout(run: Run, daemon: StandIn) -> None:
-    result = run("generate", "one two", "--system", "Be brief.", "--temperature", "0", "--max-tokens", "9", "--seed", "1", "--stop", "x")
+    result = run(
+        "generate",
+        "one two",
+        "--system",
+        "Be brief.",
+        "--temperature",
+        "0",
+        "--max-tokens",
+        "9",
+        "--seed",
+        "1",
+        "--stop",
+        "x",
+    )
     assert (result.exit_code, result.stdout, result.stderr) == (0, "one two\n", "")
     (body,) = daemon.chats
-    assert body["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "one two"}]
+    assert body["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "one two"},
+    ]
     assert {name: body[name] for name in ("temperature", "max_tokens", "seed", "stop", "stream")} == {
         "temperature": 0,
         "max_tokens": 9,
@@ -32,7 +48,12 @@ def test_the_answer_is_all_there_is_on_stdout(run: Run, daemon: StandIn) -> None
 
 @pytest.mark.parametrize(
     ("argument", "piped", "prompt"),
-    [("ask", None, "ask"), ("ask", "\n", "ask"), (None, "piped\n", "piped\n"), ("ask", "piped é", "ask\n\npiped é")],
+    [
+        ("ask", None, "ask"),
+        ("ask", "\n", "ask"),
+        (None, "piped\n", "piped\n"),
+        ("ask", "piped é", "ask\n\npiped é"),
+    ],
 )
 def test_the_prompt_is_the_argument_then_what_is_piped(
     run: Run, daemon: StandIn, argument: str | None, piped: str | None, prompt: str
@@ -56,7 +77,11 @@ def test_statistics_go_to_stderr(run: Run, daemon: StandIn) -> None:
 
 def test_a_refusal_is_two_plain_lines(run: Run, daemon: StandIn) -> None:
     result = run("generate", "REFUSE")
-    assert (result.exit_code, result.stdout, result.stderr) == (1, "", "error: Refused.\n       Ask better.\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (
+        1,
+        "",
+        "error: Refused.\n       Ask better.\n",
+    )
 
 
 def test_an_answer_that_breaks_off_keeps_what_came_and_fails(run: Run, daemon: StandIn) -> None:

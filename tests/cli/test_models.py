@@ -87,7 +87,9 @@ def test_rm(run: Run, smollm2: InstalledModel, name: str) -> None:
     assert run("models", "rm", name).exit_code == 1
 
 
-def test_pull_of_what_is_there_needs_no_network_and_prints_the_path(run: Run, smollm2: InstalledModel) -> None:
+def test_pull_of_what_is_there_needs_no_network_and_prints_the_path(
+    run: Run, smollm2: InstalledModel
+) -> None:
     result = run("pull")
     assert (result.exit_code, result.stdout) == (0, f"{smollm2.path}\n")
     assert result.stderr == "smollm2 is installed (14 B)\n"

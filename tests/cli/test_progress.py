@@ -76,14 +76,22 @@ def test_a_download_that_starts_over_is_timed_anew() -> None:
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (98_362_432, "98.4 MB"), (999_960_000, "1.0 GB"), (5e15, "5000.0 TB")],
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (98_362_432, "98.4 MB"),
+        (999_960_000, "1.0 GB"),
+        (5e15, "5000.0 TB"),
+    ],
 )
 def test_sizes(size: float, text: str) -> None:
     assert size_text(size) == text
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.04, "0.0 s"), (59.9, "59.9 s"), (200, "3 min 20 s"), (7500, "2 h 5 min"), (273_600, "3 d 4 h")]
+    ("seconds", "text"),
+    [(0.04, "0.0 s"), (59.9, "59.9 s"), (200, "3 min 20 s"), (7500, "2 h 5 min"), (273_600, "3 d 4 h")],
 )
 def test_durations(seconds: float, text: str) -> None:
     assert duration_text(seconds) == text

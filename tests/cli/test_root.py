@@ -22,7 +22,11 @@ Run = Callable[..., Result]
 
 def process(*arguments: str, **more: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "stretto", *arguments], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
+        [sys.executable, "-m", "stretto", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
     )
 
 
@@ -68,7 +72,9 @@ def test_help_and_version_import_nothing_heavy() -> None:
         "print(sorted(heavy & set(sys.modules)), status, file=sys.stderr)"
     )
     for arguments in (["--help"], ["version"], ["serve", "--help"], ["serve", "--print-settings"]):
-        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60
+        )
         assert done.stderr.strip() == "[] 0", arguments
 
 
@@ -76,10 +82,18 @@ def test_help_and_version_import_nothing_heavy() -> None:
     ("arguments", "status", "said"),
     [
         (["version"], 0, ""),
-        (["serve", "--port", "x"], 2, 'error: port (flag --port): must be an integer from 0 to 65535'),
+        (["serve", "--port", "x"], 2, "error: port (flag --port): must be an integer from 0 to 65535"),
         (["serve", "--nonsense"], 2, "No such option"),
-        (["serve", "--config", "/nowhere.toml"], 2, "error: config (flag --config): there is no file /nowhere.toml\n"),
-        (["serve", "--host", "0.0.0.0"], 2, "       Set STRETTO_API_KEY or --api-key-file, or say --allow-open.\n"),
+        (
+            ["serve", "--config", "/nowhere.toml"],
+            2,
+            "error: config (flag --config): there is no file /nowhere.toml\n",
+        ),
+        (
+            ["serve", "--host", "0.0.0.0"],
+            2,
+            "       Set STRETTO_API_KEY or --api-key-file, or say --allow-open.\n",
+        ),
         (["generate"], 2, "a prompt is needed"),
         (["generate", "--temperature", "3", "x"], 2, "--temperature"),
         (["generate", "x"], 1, "error: No Stretto daemon listens on "),
@@ -98,7 +112,9 @@ def test_exit_statuses(arguments: list[str], status: int, said: str) -> None:
         assert done.stdout == ""
 
 
-def test_a_wrong_variable_and_a_wrong_file_are_refused_by_every_command(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+def test_a_wrong_variable_and_a_wrong_file_are_refused_by_every_command(
+    monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
     monkeypatch.setenv("STRETTO_PROT", "1")
     for arguments in (["serve"], ["status"], ["models"], ["pull"], ["stop"], ["generate", "x"]):
         result = run(*arguments)
@@ -111,7 +127,10 @@ def test_output_that_nobody_reads_is_no_reason_to_complain() -> None:
     os.close(reading)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "stretto", "serve", "--print-settings"], stdout=writing, stderr=subprocess.PIPE, timeout=60
+            [sys.executable, "-m", "stretto", "serve", "--print-settings"],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            timeout=60,
         )
     finally:
         os.close(writing)
@@ -123,7 +142,11 @@ def test_output_that_nobody_reads_is_no_reason_to_complain() -> None:
     [
         (StartupError("No model.", remedy="Get one."), 1, "error: No model.\n       Get one.\n"),
         (SettingsError("Wrong."), 2, "error: Wrong.\n"),
-        (FileNotFoundError(2, "No such file or directory", "/x\x1b[2J"), 1, "error: /x\\x1b[2J: No such file or directory\n"),
+        (
+            FileNotFoundError(2, "No such file or directory", "/x\x1b[2J"),
+            1,
+            "error: /x\\x1b[2J: No such file or directory\n",
+        ),
         (KeyboardInterrupt(), 130, ""),
     ],
 )
@@ -159,12 +182,25 @@ def test_serve_hands_over_checked_settings_and_passes_the_status_on(
 
     monkeypatch.setattr("stretto.daemon.run", fake)
     result = run(
-        "serve", "--port", "0", "--allowed-hosts", "a.example", "--allowed-hosts", "b.example", "--host", "0.0.0.0", "--allow-open"
+        "serve",
+        "--port",
+        "0",
+        "--allowed-hosts",
+        "a.example",
+        "--allowed-hosts",
+        "b.example",
+        "--host",
+        "0.0.0.0",
+        "--allow-open",
     )
     assert result.exit_code == 7
     assert result.stderr.startswith("warning: listening on 0.0.0.0 without an API key")
     (settings,) = seen
-    assert (settings.port, settings.allowed_hosts, settings.allow_open) == (0, ("a.example", "b.example"), True)
+    assert (settings.port, settings.allowed_hosts, settings.allow_open) == (
+        0,
+        ("a.example", "b.example"),
+        True,
+    )
 
 
 def test_print_settings_starts_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

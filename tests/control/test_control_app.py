@@ -16,7 +16,9 @@ from stretto.control import control_app
 from support.serving_pipeline import MODEL, FakePipeline
 from support.serving_server import PATIENCE_S, Reply, RunningServer, get, parse_replies, post, running
 
-CHAT = json.dumps({"model": "tiny", "messages": [{"role": "user", "content": "a b"}], "stream": True}).encode()
+CHAT = json.dumps(
+    {"model": "tiny", "messages": [{"role": "user", "content": "a b"}], "stream": True}
+).encode()
 
 
 class Calls:
@@ -67,7 +69,10 @@ async def test_public_routes_are_here_too_without_key_or_host_check(tmp_path: Pa
 async def test_status_and_requests(tmp_path: Path) -> None:
     pipeline = FakePipeline(pace=trio.Semaphore(0))
     async with serving(tmp_path, pipeline) as server:
-        assert json.loads((await ask(server, "GET", "/admin/status")).body) == {"state": "ready", "requests": 0}
+        assert json.loads((await ask(server, "GET", "/admin/status")).body) == {
+            "state": "ready",
+            "requests": 0,
+        }
         async with await server.connect() as client:
             await client.send(post(CHAT, "Content-Type: application/json", target="/v1/chat/completions"))
             with trio.fail_after(PATIENCE_S):
@@ -95,7 +100,8 @@ async def test_drain(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "grace_s"), [(None, None), (b"", None), ({}, None), ({"grace_s": 0}, 0.0), ({"grace_s": 2.5}, 2.5)]
+    ("body", "grace_s"),
+    [(None, None), (b"", None), ({}, None), ({"grace_s": 0}, 0.0), ({"grace_s": 2.5}, 2.5)],
 )
 async def test_stop(tmp_path: Path, body: Any, grace_s: float | None) -> None:
     calls = Calls()

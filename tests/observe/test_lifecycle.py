@@ -44,7 +44,13 @@ def test_a_requests_life() -> None:
         )
 
     lines = [json.loads(line) for line in logged(life)]
-    assert [line["event"] for line in lines] == ["accepted", "queued", "prefilling", "generating", "completed"]
+    assert [line["event"] for line in lines] == [
+        "accepted",
+        "queued",
+        "prefilling",
+        "generating",
+        "completed",
+    ]
     assert {line["id"] for line in lines} == {"chatcmpl-1"}
     end = lines[-1]
     assert (end["prompt_tokens"], end["cached_tokens"], end["completion_tokens"]) == (12, 4, 21)
@@ -60,7 +66,14 @@ def test_a_requests_life() -> None:
 def test_rates_that_mean_nothing_are_left_out() -> None:
     (line,) = logged(
         lambda log, _: log.completed(
-            "a", prompt_tokens=8, cached_tokens=8, completion_tokens=1, finish_reason="stop", queued_s=0, prefill_s=0, decode_s=0
+            "a",
+            prompt_tokens=8,
+            cached_tokens=8,
+            completion_tokens=1,
+            finish_reason="stop",
+            queued_s=0,
+            prefill_s=0,
+            decode_s=0,
         )
     )
     assert not any(name.endswith("per_s") for name in json.loads(line))
@@ -72,7 +85,12 @@ def test_other_ends() -> None:
         log.failed("b", phase="accepted", code="queue_full", after_s=0.0)
 
     first, second = (json.loads(line) for line in logged(ends))
-    assert (first["event"], first["phase"], first["completion_tokens"], first["after_s"]) == ("cancelled", "generating", 3, 1.5)
+    assert (first["event"], first["phase"], first["completion_tokens"], first["after_s"]) == (
+        "cancelled",
+        "generating",
+        3,
+        1.5,
+    )
     assert (second["event"], second["level"], second["code"]) == ("failed", "warning", "queue_full")
 
 
@@ -89,7 +107,9 @@ NOISE = st.text(max_size=20)
 
 @settings(max_examples=25, deadline=None)
 @given(NOISE, NOISE, st.integers(0, 10**9), st.floats(0, 1e6), st.sampled_from(["json", "human", "journal"]))
-def test_content_in_any_argument_is_never_shown(before: str, after: str, count: int, seconds: float, form: str) -> None:
+def test_content_in_any_argument_is_never_shown(
+    before: str, after: str, count: int, seconds: float, form: str
+) -> None:
     text = f"{before}{CANARY}{after}"
 
     def life(log: LifecycleLog, _: DaemonLog) -> None:
@@ -132,7 +152,14 @@ def test_the_daemons_lines() -> None:
         "starting", *["loading"] * 6, "ready", "warning", "draining", "error", "stopped",
     ]  # fmt: skip
     loading = [(line["phase"], line["percent"]) for line in lines if line["event"] == "loading"]
-    assert loading == [("weights", 0), ("weights", 25), ("weights", 50), ("weights", 75), ("weights", 100), ("kv", 0)]
+    assert loading == [
+        ("weights", 0),
+        ("weights", 25),
+        ("weights", 50),
+        ("weights", 75),
+        ("weights", 100),
+        ("kv", 0),
+    ]
     assert lines[8]["text"] == "A thing to know."
     assert "\\n" in lines[8]["path"]
 

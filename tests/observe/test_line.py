@@ -15,7 +15,14 @@ LINE = Line(
     TIME_S,
     "info",
     "completed",
-    {"id": "chatcmpl-1", "prompt_tokens": 12, "finish": "stop", "queued_s": 0.0021, "decode_tokens_per_s": 12.345, "stream": True},
+    {
+        "id": "chatcmpl-1",
+        "prompt_tokens": 12,
+        "finish": "stop",
+        "queued_s": 0.0021,
+        "decode_tokens_per_s": 12.345,
+        "stream": True,
+    },
 )
 
 
@@ -47,7 +54,9 @@ def test_json() -> None:
 
 ANY_TEXT = st.text(max_size=60)
 FIELDS = st.dictionaries(
-    st.from_regex(r"[a-z_]{1,12}", fullmatch=True), ANY_TEXT | st.integers() | st.booleans() | st.floats(-1e9, 1e9), max_size=5
+    st.from_regex(r"[a-z_]{1,12}", fullmatch=True),
+    ANY_TEXT | st.integers() | st.booleans() | st.floats(-1e9, 1e9),
+    max_size=5,
 )
 
 

@@ -108,7 +108,9 @@ sys.stdout.write("done")
 """
     reading, writing = os.pipe()
     try:
-        done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=writing, timeout=60)
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=writing, timeout=60
+        )
     finally:
         os.close(reading)
         os.close(writing)
@@ -178,6 +180,8 @@ def test_other_libraries_are_shown_by_place_and_never_by_what_they_say(pipe: Pip
     places = [document["place"] for document in documents if document["event"] == "library"]
     assert len(places) == 6
     assert sum(place.startswith("observe/test_writer.py:") for place in places) == 5
-    assert [document["exception"] for document in documents if "exception" in document and document["event"] == "library"] == [
-        "RuntimeError"
-    ]
+    assert [
+        document["exception"]
+        for document in documents
+        if "exception" in document and document["event"] == "library"
+    ] == ["RuntimeError"]

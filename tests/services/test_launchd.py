@@ -37,7 +37,8 @@ def test_keys_have_the_types_that_launchd_wants(job: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("check", "serve", "status", "served"), [(0, 0, 0, True), (0, 1, 1, True), (2, 0, 0, False), (1, 7, 7, True)]
+    ("check", "serve", "status", "served"),
+    [(0, 0, 0, True), (0, 1, 1, True), (2, 0, 0, False), (1, 7, 7, True)],
 )
 def test_a_wrong_setting_ends_the_job_with_success_and_all_else_is_passed_on(
     job: dict[str, Any], tmp_path: Path, check: int, serve: int, status: int, served: bool

@@ -22,7 +22,11 @@ def verify(units: list[Path], scratch: Path, *flags: str) -> subprocess.Complete
     scratch.chmod(0o700)
     env = {"PATH": os.environ["PATH"], "HOME": str(scratch), "XDG_RUNTIME_DIR": str(scratch)}
     return subprocess.run(
-        [tool, *flags, "verify", "--man=no", *map(str, units)], capture_output=True, text=True, env=env, timeout=60
+        [tool, *flags, "verify", "--man=no", *map(str, units)],
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=60,
     )
 
 
@@ -35,7 +39,11 @@ def read(path: Path) -> configparser.RawConfigParser:
 
 @pytest.mark.parametrize(("units", "flags"), [(SYSTEM, ()), (USER, ("--user",))], ids=["system", "user"])
 def test_units_are_accepted_without_a_word(units: list[Path], flags: tuple[str, ...], tmp_path: Path) -> None:
-    assert [path.name for path in units] == ["stretto-control.socket", "stretto-http.socket", "stretto.service"]
+    assert [path.name for path in units] == [
+        "stretto-control.socket",
+        "stretto-http.socket",
+        "stretto.service",
+    ]
     done = verify(units, tmp_path, *flags)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -57,7 +65,13 @@ def test_the_checker_would_notice(tmp_path: Path) -> None:
 
 def test_exposure_is_as_documented() -> None:
     done = subprocess.run(
-        ["systemd-analyze", "security", "--offline=true", "--no-pager", str(ROOT / "systemd" / "stretto.service")],
+        [
+            "systemd-analyze",
+            "security",
+            "--offline=true",
+            "--no-pager",
+            str(ROOT / "systemd" / "stretto.service"),
+        ],
         capture_output=True,
         text=True,
         timeout=60,
@@ -69,7 +83,9 @@ def test_exposure_is_as_documented() -> None:
     assert f"rates it {rating}" in (ROOT / "docs" / "services.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("path", [ROOT / "systemd" / "stretto.service", ROOT / "systemd" / "user" / "stretto.service"], ids=str)
+@pytest.mark.parametrize(
+    "path", [ROOT / "systemd" / "stretto.service", ROOT / "systemd" / "user" / "stretto.service"], ids=str
+)
 def test_the_service_keeps_the_daemons_contract(path: Path) -> None:
     unit = read(path)
     service = unit["Service"]
@@ -80,7 +96,9 @@ def test_the_service_keeps_the_daemons_contract(path: Path) -> None:
     # A wrong setting is final, and so is a missing command.
     assert service["RestartPreventExitStatus"].split() == ["2", "127"]
     assert float(unit["Unit"]["StartLimitBurst"]) >= 1
-    assert float(unit["Unit"]["StartLimitIntervalSec"]) > float(service["RestartSec"]) * float(unit["Unit"]["StartLimitBurst"])
+    assert float(unit["Unit"]["StartLimitIntervalSec"]) > float(service["RestartSec"]) * float(
+        unit["Unit"]["StartLimitBurst"]
+    )
     from stretto.settings import Settings
 
     assert float(service["TimeoutStopSec"]) > Settings().drain_grace_s + 10
@@ -90,12 +108,25 @@ def test_the_service_keeps_the_daemons_contract(path: Path) -> None:
 
 def test_the_system_service_sets_settings_that_exist() -> None:
     text = (ROOT / "systemd" / "stretto.service").read_text(encoding="utf-8")
-    words = [word for line in text.splitlines() if line.startswith("Environment=") for word in line.partition("=")[2].split()]
-    settings = {name: value for name, _, value in (word.partition("=") for word in words) if name.startswith("STRETTO_")}
+    words = [
+        word
+        for line in text.splitlines()
+        if line.startswith("Environment=")
+        for word in line.partition("=")[2].split()
+    ]
+    settings = {
+        name: value
+        for name, _, value in (word.partition("=") for word in words)
+        if name.startswith("STRETTO_")
+    }
     from stretto.settings import load_settings
 
     assert set(settings) == {"STRETTO_SOCKET", "STRETTO_STATE_DIR", "STRETTO_MODELS_DIR"}
-    load_settings(environ={name: value.replace("%t", "/run").replace("%S", "/var/lib") for name, value in settings.items()})
+    load_settings(
+        environ={
+            name: value.replace("%t", "/run").replace("%S", "/var/lib") for name, value in settings.items()
+        }
+    )
 
 
 @pytest.mark.parametrize("folder", ["systemd", "systemd/user"])

@@ -293,7 +293,9 @@ def test_sockets_for_another_process_are_left_alone() -> None:
     assert adopt_listen_fds({}) == {}
 
 
-@pytest.mark.parametrize("environ", [{"LISTEN_FDS": "many"}, {"LISTEN_FDS": "-1"}, {"LISTEN_FDS": "1", "LISTEN_FDNAMES": "a:b"}])
+@pytest.mark.parametrize(
+    "environ", [{"LISTEN_FDS": "many"}, {"LISTEN_FDS": "-1"}, {"LISTEN_FDS": "1", "LISTEN_FDNAMES": "a:b"}]
+)
 def test_senseless_hand_over_is_refused(environ: dict[str, str]) -> None:
     error = refusal(adopt_listen_fds, {"LISTEN_PID": str(os.getpid()), **environ})
     assert error.code == "bind_failed"

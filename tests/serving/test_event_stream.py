@@ -249,7 +249,11 @@ async def test_on_the_wire_the_connection_serves_on_after_a_stream() -> None:
 
     async with running(app, keep_alive_s=1.0) as server:
         replies = await server.exchange(get("/stream") + get("/next") + get("/stream", "Connection: close"))
-        assert [reply.body for reply in replies] == [b"data: 1\n\ndata: 2\n\n", b"GET /next 0", b"data: 1\n\ndata: 2\n\n"]
+        assert [reply.body for reply in replies] == [
+            b"data: 1\n\ndata: 2\n\n",
+            b"GET /next 0",
+            b"data: 1\n\ndata: 2\n\n",
+        ]
         assert server.counters.accepted_total == 1
 
 

@@ -329,7 +329,9 @@ async def test_application_that_fails_in_its_reply(caplog: pytest.LogCaptureFixt
         assert "boom" in caplog.text
 
 
-@pytest.mark.parametrize("fault", ["too much", "too little", "twice", "body first", "silent", "bad header", "after the end"])
+@pytest.mark.parametrize(
+    "fault", ["too much", "too little", "twice", "body first", "silent", "bad header", "after the end"]
+)
 async def test_application_that_breaks_the_rules(fault: str, caplog: pytest.LogCaptureFixture) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         length = [(b"content-length", b"4")]

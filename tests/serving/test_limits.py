@@ -260,7 +260,9 @@ async def test_a_slow_reader_of_a_large_reply_is_not_cut_off() -> None:
     size = 12 * MIB
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % size)]})
+        await send(
+            {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % size)]}
+        )
         await send({"type": "http.response.body", "body": b"x" * size})
 
     async with running(app, write_timeout_s=0.5) as server:

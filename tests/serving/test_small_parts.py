@@ -145,7 +145,9 @@ def test_notifications_to_an_abstract_socket() -> None:
         assert sock.recv(100) == b"WATCHDOG=1"
 
 
-@pytest.mark.parametrize("environ", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "vsock:1:2"}, {"NOTIFY_SOCKET": "@"}])
+@pytest.mark.parametrize(
+    "environ", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "vsock:1:2"}, {"NOTIFY_SOCKET": "@"}]
+)
 def test_without_a_service_manager_nothing_happens(environ: dict[str, str]) -> None:
     notifier = Notifier({**environ, "WATCHDOG_USEC": "1000"})
     assert not notifier.active
@@ -186,9 +188,13 @@ def test_a_watchdog_for_another_process_is_not_ours(manager: socket.socket) -> N
     target=st.binary(min_size=1, max_size=200),
     headers=st.lists(st.tuples(st.binary(min_size=1, max_size=30), st.binary(max_size=60)), max_size=20),
 )
-def test_the_head_limit_counts_every_byte_of_the_wire(target: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+def test_the_head_limit_counts_every_byte_of_the_wire(
+    target: bytes, headers: list[tuple[bytes, bytes]]
+) -> None:
     headers = [pair for pair in headers if pair[0] not in (b"content-length", b"transfer-encoding")]
-    wire = b"GET " + target + b" HTTP/1.1\r\n" + b"".join(n + b": " + v + b"\r\n" for n, v in headers) + b"\r\n"
+    wire = (
+        b"GET " + target + b" HTTP/1.1\r\n" + b"".join(n + b": " + v + b"\r\n" for n, v in headers) + b"\r\n"
+    )
 
     def judge(limit: int) -> object:
         limits = Limits(header_bytes=limit)

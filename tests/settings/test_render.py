@@ -22,7 +22,7 @@ from stretto.settings.render import docs_page, flag_help, print_settings, schema
 ROOT = Path(__file__).resolve().parents[2]
 
 EVERYTHING = {
-    "model": "./a model's \"file\" é.gguf",
+    "model": './a model\'s "file" é.gguf',
     "served_name": "org/model:1",
     "backend": "torch",
     "device": "cuda:1",
@@ -43,7 +43,9 @@ EVERYTHING = {
 
 
 @pytest.mark.parametrize("flags", [{}, EVERYTHING], ids=["defaults", "everything"])
-def test_printed_settings_are_a_file_that_gives_the_same_settings(tmp_path: Path, flags: dict[str, object]) -> None:
+def test_printed_settings_are_a_file_that_gives_the_same_settings(
+    tmp_path: Path, flags: dict[str, object]
+) -> None:
     first = load_settings(flags, environ={})  # type: ignore[arg-type]
     path = tmp_path / "printed.toml"
     path.write_text(print_settings(first), encoding="utf-8")
@@ -58,7 +60,9 @@ def test_printed_settings_are_a_file_that_gives_the_same_settings(tmp_path: Path
 def test_printed_settings_name_sources_and_mask_secrets(tmp_path: Path) -> None:
     config = tmp_path / "odd\nname = 1.toml"
     config.write_text("port = 1")
-    text = print_settings(load_settings({"max_batch": "2"}, config=config, environ={"STRETTO_API_KEY": "sesame"}))
+    text = print_settings(
+        load_settings({"max_batch": "2"}, config=config, environ={"STRETTO_API_KEY": "sesame"})
+    )
     assert "sesame" not in text
     assert '# api_key = "********"  # environment STRETTO_API_KEY' in text
     assert "max_batch = 2  # flag --max-batch" in text
@@ -72,10 +76,14 @@ def test_printed_settings_name_sources_and_mask_secrets(tmp_path: Path) -> None:
     assert tomllib.loads(text)["api_key_file"] == str(key)
 
 
-@pytest.mark.parametrize(("page", "path"), [("docs", "docs/settings.md"), ("schema", "schemas/settings.json")])
+@pytest.mark.parametrize(
+    ("page", "path"), [("docs", "docs/settings.md"), ("schema", "schemas/settings.json")]
+)
 def test_generated_files_are_current(page: str, path: str) -> None:
     made = {"docs": docs_page, "schema": schema_page}[page]()
-    assert (ROOT / path).read_text(encoding="utf-8") == made, f"run: python -m stretto.settings {page} > {path}"
+    assert (ROOT / path).read_text(encoding="utf-8") == made, (
+        f"run: python -m stretto.settings {page} > {path}"
+    )
 
 
 def test_docs_hold_nothing_of_this_machine(tmp_path: Path) -> None:

@@ -56,7 +56,9 @@ def test_the_key_file_is_read(tmp_path: Path, content: str) -> None:
     assert "every user" in load(api_key_file=str(path)).warnings[0]
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"two words\n", b"sesame\nsecond\n", b"\xc3\xa4\n", b"x" * 513])
+@pytest.mark.parametrize(
+    "content", [b"", b"\n", b"two words\n", b"sesame\nsecond\n", b"\xc3\xa4\n", b"x" * 513]
+)
 def test_a_key_file_that_holds_no_key_is_refused_without_showing_it(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "key"
     path.write_bytes(content)

@@ -24,8 +24,16 @@ def test_defaults_alone_are_valid() -> None:
     assert loaded.config_path is None
     assert loaded.warnings == ()
     assert {origin.kind for origin in loaded.origins.values()} == {"default"}
-    assert (loaded.settings.model, loaded.settings.host, loaded.settings.port) == ("smollm2", "127.0.0.1", 8080)
-    assert (loaded.settings.max_batch, loaded.settings.queue_limit, loaded.settings.block_tokens) == (16, 4, 16)
+    assert (loaded.settings.model, loaded.settings.host, loaded.settings.port) == (
+        "smollm2",
+        "127.0.0.1",
+        8080,
+    )
+    assert (loaded.settings.max_batch, loaded.settings.queue_limit, loaded.settings.block_tokens) == (
+        16,
+        4,
+        16,
+    )
     assert loaded.settings.stall_target_s == 0.25
     assert loaded.settings.max_body_bytes == 32_000_000
     assert loaded.settings.kv_cache_bytes is None
@@ -121,7 +129,9 @@ def test_a_wrong_text_is_refused_with_field_source_value_and_what_is_allowed(
     field = next(field for field in SETTING_FIELDS if field.name == name)
     value = (text,) if name in ("allowed_hosts", "cors_origins") else text
     with pytest.raises(SettingsError) as caught:
-        load_settings({name: value} if source == "flag" else {}, environ={} if source == "flag" else {field.env: text})
+        load_settings(
+            {name: value} if source == "flag" else {}, environ={} if source == "flag" else {field.env: text}
+        )
     message = caught.value.message
     assert message.startswith(f"{name} ({source} {field.flag if source == 'flag' else field.env}): must be ")
     assert allowed in message
@@ -163,7 +173,7 @@ def test_broken_toml_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_toml_that_is_no_text_or_too_large_is_refused(tmp_path: Path) -> None:
     config = tmp_path / "s.toml"
-    config.write_bytes(b"model = \"\xff\"")
+    config.write_bytes(b'model = "\xff"')
     with pytest.raises(SettingsError, match="not UTF-8 \\(byte 9\\)"):
         load_settings(environ={}, config=config)
     config.write_bytes(b"#" * (1 << 20) + b"#")
@@ -189,8 +199,15 @@ def test_variables_of_tests_and_of_others_are_left_alone() -> None:
 def test_none_unsets_what_an_earlier_source_set(tmp_path: Path) -> None:
     config = write(tmp_path / "s.toml", "max_context = 4096\nthreads = 3\nserved_name = 'x'")
     loaded = load_settings({"max_context": "none"}, config=config, environ={"STRETTO_THREADS": "none"})
-    assert (loaded.settings.max_context, loaded.settings.threads, loaded.settings.served_name) == (None, None, "x")
-    assert load_settings(environ={}, config=write(tmp_path / "n.toml", 'threads = "none"')).settings.threads is None
+    assert (loaded.settings.max_context, loaded.settings.threads, loaded.settings.served_name) == (
+        None,
+        None,
+        "x",
+    )
+    assert (
+        load_settings(environ={}, config=write(tmp_path / "n.toml", 'threads = "none"')).settings.threads
+        is None
+    )
 
 
 def test_paths_are_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

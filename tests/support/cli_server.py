@@ -55,7 +55,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         replies: dict[str, Any] = {
-            "/v1/models": {"object": "list", "data": [{"id": "standin", "object": "model", "created": 1, "owned_by": "x"}]},
+            "/v1/models": {
+                "object": "list",
+                "data": [{"id": "standin", "object": "model", "created": 1, "owned_by": "x"}],
+            },
             "/health": {"status": "ok", "state": "ready"},
             "/admin/status": {
                 "version": "0.1.0",
@@ -67,7 +70,14 @@ class Handler(BaseHTTPRequestHandler):
             },
             "/admin/requests": {
                 "requests": [
-                    {"id": "chatcmpl-1", "phase": "generating", "prompt_tokens": 12, "completion_tokens": 3, "max_tokens": None, "age_s": 1.25}
+                    {
+                        "id": "chatcmpl-1",
+                        "phase": "generating",
+                        "prompt_tokens": 12,
+                        "completion_tokens": 3,
+                        "max_tokens": None,
+                        "age_s": 1.25,
+                    }
                 ]
             },
         }
@@ -84,7 +94,13 @@ class Handler(BaseHTTPRequestHandler):
         self.server.chats.append(body)
         text = body["messages"][-1]["content"]
         if "REFUSE" in text:
-            error = {"message": "Refused.", "type": "invalid_request_error", "param": "messages", "code": "bad", "remedy": "Ask better."}
+            error = {
+                "message": "Refused.",
+                "type": "invalid_request_error",
+                "param": "messages",
+                "code": "bad",
+                "remedy": "Ask better.",
+            }
             self.send_json(400, {"error": error})
             return
         self.send_response(200)
@@ -102,7 +118,12 @@ class Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
                 return
             if "BREAK" in text:
-                error = {"message": "It broke.", "type": "server_error", "param": None, "code": "engine_error"}
+                error = {
+                    "message": "It broke.",
+                    "type": "server_error",
+                    "param": None,
+                    "code": "engine_error",
+                }
                 self.send_frame({"error": error})
                 self.send_piece(b"")
                 return
@@ -137,7 +158,13 @@ class Handler(BaseHTTPRequestHandler):
     ) -> None:
         if choices is None:
             choices = [{"index": 0, "delta": delta, "finish_reason": finish_reason}]
-        chunk = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "standin", "choices": choices}
+        chunk = {
+            "id": "chatcmpl-1",
+            "object": "chat.completion.chunk",
+            "created": 1,
+            "model": "standin",
+            "choices": choices,
+        }
         self.send_frame(chunk | ({"usage": usage} if usage else {}))
 
     def send_frame(self, document: Any) -> None:

@@ -14,9 +14,7 @@ from contextlib import contextmanager
 LIMIT_S = 40.0
 
 # A new session's leader has no controlling terminal until it takes one; without it, Ctrl-C is only a byte.
-_TAKE_TERMINAL = (
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
-)
+_TAKE_TERMINAL = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 
 
 class Terminal:

@@ -37,7 +37,7 @@ class Maker:
             return self.random.choice((self.scalar, self.enum, self.text, self.number, self.integer))(depth)
         made = self.random.choice(self._kinds)(depth)
         if self.random.random() < 0.3:
-            made |= {"title": "T", "description": "Some <|im_end|> words \" { ]", "default": None}
+            made |= {"title": "T", "description": 'Some <|im_end|> words " { ]', "default": None}
         return made
 
     def object(self, depth: int) -> Schema:
@@ -54,7 +54,11 @@ class Maker:
     def table(self, depth: int) -> Schema:
         made: Schema = {"type": "object", "additionalProperties": self.schema(depth + 1)}
         if self.random.random() < 0.5:
-            made = {"type": "object", "patternProperties": {"^x_": self.integer(depth)}, "additionalProperties": False}
+            made = {
+                "type": "object",
+                "patternProperties": {"^x_": self.integer(depth)},
+                "additionalProperties": False,
+            }
         if self.random.random() < 0.4:
             made["maxProperties"] = self.random.randint(1, 3)
         elif self.random.random() < 0.4:
@@ -70,7 +74,12 @@ class Maker:
 
     def tuple(self, depth: int) -> Schema:
         parts = [self.schema(depth + 1) for _ in range(self.random.randint(1, 3))]
-        return {"type": "array", "prefixItems": parts, "items": False, "minItems": self.random.randint(0, len(parts))}
+        return {
+            "type": "array",
+            "prefixItems": parts,
+            "items": False,
+            "minItems": self.random.randint(0, len(parts)),
+        }
 
     def union(self, depth: int) -> Schema:
         return {"anyOf": [self.schema(depth + 1) for _ in range(self.random.randint(2, 3))]}
@@ -89,12 +98,17 @@ class Maker:
     def tagged(self, depth: int) -> Schema:
         def branch(tag: str) -> Schema:
             properties = {"kind": {"const": tag}, "value": self.schema(depth + 1)}
-            return {"type": "object", "properties": properties, "required": ["kind", "value"], "additionalProperties": False}
+            return {
+                "type": "object",
+                "properties": properties,
+                "required": ["kind", "value"],
+                "additionalProperties": False,
+            }
 
         return {"oneOf": [branch("cat"), branch("dog")], "discriminator": {"propertyName": "kind"}}
 
     def enum(self, depth: int) -> Schema:
-        values = ["red", "grün", "a\"b", "", 0, -1, 1.5, True, None, [1, "x"], {"k": "v"}, "line\nbreak", "🦄"]
+        values = ["red", "grün", 'a"b', "", 0, -1, 1.5, True, None, [1, "x"], {"k": "v"}, "line\nbreak", "🦄"]
         if self.random.random() < 0.2:
             return {"const": self.random.choice(values)}
         return {"enum": self.random.sample(values, self.random.randint(1, 5))}
@@ -113,7 +127,9 @@ class Maker:
         made: Schema = {"type": "number"}
         made[self.random.choice(("minimum", "exclusiveMinimum"))] = low
         if self.random.random() < 0.7:
-            made[self.random.choice(("maximum", "exclusiveMaximum"))] = round(low + self.random.uniform(0.5, 1000), 2)
+            made[self.random.choice(("maximum", "exclusiveMaximum"))] = round(
+                low + self.random.uniform(0.5, 1000), 2
+            )
         return made
 
     def integer(self, depth: int) -> Schema:
@@ -128,7 +144,9 @@ class Maker:
         return made
 
     def scalar(self, depth: int) -> Schema:
-        return {"type": self.random.choice(("string", "boolean", "null", "integer", "number", ["string", "null"]))}
+        return {
+            "type": self.random.choice(("string", "boolean", "null", "integer", "number", ["string", "null"]))
+        }
 
 
 class Address(BaseModel):
@@ -229,11 +247,17 @@ def buried(seed: int, schema: Schema) -> tuple[str, Schema]:
     for _ in range(rng.randint(0, 3)):
         kind = rng.randrange(4)
         if kind == 0:
-            path, schema = ".properties.größe" + path, {"type": "object", "properties": {"größe": schema}, "required": ["größe"]}
+            path, schema = (
+                ".properties.größe" + path,
+                {"type": "object", "properties": {"größe": schema}, "required": ["größe"]},
+            )
         elif kind == 1:
             path, schema = ".items" + path, {"type": "array", "items": schema, "minItems": 1}
         elif kind == 2:
             path, schema = ".anyOf[1]" + path, {"anyOf": [{"type": "null"}, schema]}
         else:
-            path, schema = ".additionalProperties" + path, {"type": "object", "additionalProperties": schema, "minProperties": 1}
+            path, schema = (
+                ".additionalProperties" + path,
+                {"type": "object", "additionalProperties": schema, "minProperties": 1},
+            )
     return path, schema

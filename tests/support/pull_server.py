@@ -26,7 +26,9 @@ class Page:
     ranges: bool = True
     claimed_bytes: int | None = None  # a false Content-Length
     chunked: bool = False  # no Content-Length at all
-    drops: list[int] = field(default_factory=list)  # one a request: bytes of the body to send before hanging up
+    drops: list[int] = field(
+        default_factory=list
+    )  # one a request: bytes of the body to send before hanging up
     failures: list[int] = field(default_factory=list)  # one a request: a status to answer instead
     token: str | None = None  # demanded as a bearer token
 

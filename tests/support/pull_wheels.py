@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 
-def write_wheel(path: Path, members: Mapping[str, bytes], *, project: str = "tiny-model", version: str = "1.0") -> str:
+def write_wheel(
+    path: Path, members: Mapping[str, bytes], *, project: str = "tiny-model", version: str = "1.0"
+) -> str:
     """Write a wheel that pip accepts; returns its SHA-256."""
     info = f"{project.replace('-', '_')}-{version}.dist-info"
     meta = f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\nLicense: MIT\n"
@@ -54,6 +56,11 @@ class TablePip:
         if self.stderr:
             return subprocess.CompletedProcess(arguments, 1, "", self.stderr)
         archive = {} if self.hashes is None else {"hashes": self.hashes}
-        item = {"download_info": {"url": self.url, "archive_info": archive}, "metadata": {"license": self.licence}}
-        Path(arguments[arguments.index("--report") + 1]).write_text(json.dumps({"version": "1", "install": [item]}))
+        item = {
+            "download_info": {"url": self.url, "archive_info": archive},
+            "metadata": {"license": self.licence},
+        }
+        Path(arguments[arguments.index("--report") + 1]).write_text(
+            json.dumps({"version": "1", "install": [item]})
+        )
         return subprocess.CompletedProcess(arguments, 0, "", "WARNING: something irrelevant\n")

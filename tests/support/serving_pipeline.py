@@ -75,7 +75,9 @@ class FakePipeline:
     cancelled: int = 0
     drained: int = 0
     live: dict[str, str] = field(default_factory=dict)
-    current: Health = field(default_factory=lambda: Health(live=True, ready=True, state="ready", detail={"steps": 3}))
+    current: Health = field(
+        default_factory=lambda: Health(live=True, ready=True, state="ready", detail={"steps": 3})
+    )
     model: ServedModel = MODEL
     entered: trio.Event = field(default_factory=trio.Event)
     left: trio.Event = field(default_factory=trio.Event)

@@ -76,7 +76,11 @@ def test_dropped_connections_are_resumed_and_no_byte_comes_twice(bench: Bench) -
     url = bench.server.add("/f", Page(OLD, '"1"', drops=[1_000_000, 700_000]))
     assert bench.fetch(Download(url, "model.gguf", digest=sha256(OLD))) == OLD
     assert bench.server.sent_bytes("/f") == len(OLD)
-    assert [seen.headers.get("range") for seen in bench.server.seen] == [None, "bytes=1000000-", "bytes=1700000-"]
+    assert [seen.headers.get("range") for seen in bench.server.seen] == [
+        None,
+        "bytes=1000000-",
+        "bytes=1700000-",
+    ]
     assert [seen.headers.get("if-range") for seen in bench.server.seen] == [None, '"1"', '"1"']
     assert len(bench.waits_s) == 2
 
@@ -112,7 +116,9 @@ def test_a_server_that_ignores_if_range_is_caught_by_its_etag(bench: Bench) -> N
     item = Download(bench.server.add("/f", Page(OLD, '"1"', drops=[1_000_000] + [0] * 20)), "model.gguf")
     bench.refuse(item)
     size = len(NEW)
-    lie = Page(NEW[1_000_000:], '"2"', status=206, headers={"Content-Range": f"bytes 1000000-{size - 1}/{size}"})
+    lie = Page(
+        NEW[1_000_000:], '"2"', status=206, headers={"Content-Range": f"bytes 1000000-{size - 1}/{size}"}
+    )
     bench.server.add("/f", lie)
     # The first answer is a 206 of another version: thrown away; the next request has no Range, so a 206 to it is wrong too.
     error = bench.refuse(item)
@@ -137,7 +143,10 @@ def test_without_validators_and_hash_nothing_is_resumed(bench: Bench) -> None:
 
 
 def test_a_weak_etag_may_not_stand_in_if_range(bench: Bench) -> None:
-    url = bench.server.add("/f", Page(OLD, 'W/"1"', drops=[1_000_000], headers={"Last-Modified": "Mon, 02 Nov 2026 10:00:00 GMT"}))
+    url = bench.server.add(
+        "/f",
+        Page(OLD, 'W/"1"', drops=[1_000_000], headers={"Last-Modified": "Mon, 02 Nov 2026 10:00:00 GMT"}),
+    )
     assert bench.fetch(Download(url, "model.gguf", digest=sha256(OLD))) == OLD
     assert bench.server.seen[-1].headers["if-range"] == "Mon, 02 Nov 2026 10:00:00 GMT"
 
@@ -149,19 +158,41 @@ def test_a_server_without_ranges_costs_time_and_nothing_else(bench: Bench) -> No
 
 
 def test_partial_bytes_of_another_file_are_not_taken(bench: Bench) -> None:
-    bench.refuse(Download(bench.server.add("/a", Page(OLD, '"1"', drops=[1_000_000] + [0] * 20)), "model.gguf", digest=sha256(OLD)))
-    assert bench.fetch(Download(bench.server.add("/b", Page(NEW, '"1"')), "model.gguf", digest=sha256(NEW))) == NEW
+    bench.refuse(
+        Download(
+            bench.server.add("/a", Page(OLD, '"1"', drops=[1_000_000] + [0] * 20)),
+            "model.gguf",
+            digest=sha256(OLD),
+        )
+    )
+    assert (
+        bench.fetch(Download(bench.server.add("/b", Page(NEW, '"1"')), "model.gguf", digest=sha256(NEW)))
+        == NEW
+    )
     assert [seen.headers.get("range") for seen in bench.server.seen if seen.path == "/b"] == [None]
 
 
 def test_the_same_file_goes_on_from_another_mirror(bench: Bench) -> None:
-    bench.refuse(Download(bench.server.add("/a", Page(OLD, '"1"', drops=[1_000_000] + [0] * 20)), "model.gguf", digest=sha256(OLD)))
-    assert bench.fetch(Download(bench.server.add("/b", Page(OLD, '"1"')), "model.gguf", digest=sha256(OLD))) == OLD
+    bench.refuse(
+        Download(
+            bench.server.add("/a", Page(OLD, '"1"', drops=[1_000_000] + [0] * 20)),
+            "model.gguf",
+            digest=sha256(OLD),
+        )
+    )
+    assert (
+        bench.fetch(Download(bench.server.add("/b", Page(OLD, '"1"')), "model.gguf", digest=sha256(OLD)))
+        == OLD
+    )
     assert bench.server.seen[-1].headers["range"] == "bytes=1000000-"
 
 
 def test_a_damaged_partial_file_is_caught_and_fetched_anew(bench: Bench) -> None:
-    item = Download(bench.server.add("/f", Page(OLD, '"1"', drops=[1_000_000] + [0] * 20)), "model.gguf", digest=sha256(OLD))
+    item = Download(
+        bench.server.add("/f", Page(OLD, '"1"', drops=[1_000_000] + [0] * 20)),
+        "model.gguf",
+        digest=sha256(OLD),
+    )
     bench.refuse(item)
     bench.part.write_bytes(b"x" + bench.part.read_bytes()[1:])
     bench.server.pages["/f"].drops.clear()

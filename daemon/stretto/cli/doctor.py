@@ -68,7 +68,8 @@ def doctor(as_json: bool, config: Path | None, **flags: FlagValue) -> int:
             {
                 "can_serve": can_serve,
                 "findings": [
-                    {"name": f.name, "state": f.state, "detail": f.detail, "remedy": f.remedy} for f in findings
+                    {"name": f.name, "state": f.state, "detail": f.detail, "remedy": f.remedy}
+                    for f in findings
                 ],
             }
         )

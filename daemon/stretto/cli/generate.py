@@ -33,14 +33,22 @@ def read_prompt(argument: str | None) -> str:
             parts.append(piped)
     prompt = "\n\n".join(parts)
     if not prompt.strip():
-        raise click.UsageError('a prompt is needed: as an argument, or on standard input; e.g. stretto generate "Hi"')
+        raise click.UsageError(
+            'a prompt is needed: as an argument, or on standard input; e.g. stretto generate "Hi"'
+        )
     return prompt
 
 
 @click.command()
 @click.argument("prompt", required=False)
 @sampling_options
-@click.option("--stop", "stop_texts", multiple=True, metavar="TEXT", help="End the answer where this would come; can be repeated.")
+@click.option(
+    "--stop",
+    "stop_texts",
+    multiple=True,
+    metavar="TEXT",
+    help="End the answer where this would come; can be repeated.",
+)
 @with_settings("socket")
 def generate(
     loaded: LoadedSettings,

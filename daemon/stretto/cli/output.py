@@ -19,14 +19,20 @@ def terminal_safe(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        char if char in _KEPT_CONTROLS or not _is_control(char) else char.encode("unicode_escape").decode("ascii")
+        char
+        if char in _KEPT_CONTROLS or not _is_control(char)
+        else char.encode("unicode_escape").decode("ascii")
         for char in text
     )
 
 
 def _is_control(char: str) -> bool:
     code = ord(char)
-    return code < 0x20 or 0x7F <= code < 0xA0 or char in "\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+    return (
+        code < 0x20
+        or 0x7F <= code < 0xA0
+        or char in "\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+    )
 
 
 def is_unicode(text: str) -> bool:
@@ -57,7 +63,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns as wide as their widest cell, two spaces apart."""
     cells = [list(header), *([terminal_safe(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells)
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    )
 
 
 def size_text(size_bytes: float) -> str:

@@ -65,7 +65,9 @@ class PullProgress:
     def _text(self, done_bytes: int, total_bytes: int | None) -> str:
         parts = [f"{self._phase:<12}"]
         if total_bytes:
-            parts.append(f"{100 * done_bytes // total_bytes:3d}%  {size_text(done_bytes)} of {size_text(total_bytes)}")
+            parts.append(
+                f"{100 * done_bytes // total_bytes:3d}%  {size_text(done_bytes)} of {size_text(total_bytes)}"
+            )
         elif done_bytes:
             parts.append(size_text(done_bytes))
         spent_s, moved = self._clock() - self._started_s, done_bytes - self._started_bytes

@@ -14,7 +14,11 @@ from stretto.settings import LoadedSettings
 
 @click.command()
 @click.argument("reference", default="smollm2", metavar="[REFERENCE]")
-@click.option("--verify", is_flag=True, help="Read an installed model again and compare its SHA-256; what is damaged is fetched again.")
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Read an installed model again and compare its SHA-256; what is damaged is fetched again.",
+)
 @with_settings("models_dir")
 def pull(loaded: LoadedSettings, reference: str, verify: bool) -> int:
     """Get a model, check it and install it; prints its path.

@@ -138,4 +138,3 @@ def main() -> None:
 
     `stretto COMMAND --help` has examples of each.
     """
-

@@ -14,16 +14,28 @@ if TYPE_CHECKING:
     from clientlib import Reply
 
 _OPTIONS = (
-    click.option("--system", metavar="TEXT", help="System message: who the model is to be, and how it is to answer."),
+    click.option(
+        "--system", metavar="TEXT", help="System message: who the model is to be, and how it is to answer."
+    ),
     click.option(
         "--temperature",
         type=click.FloatRange(0, 2),
         metavar="X",
         help="0 is always the likeliest token; higher is more varied.  [default: the daemon's]",
     ),
-    click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), metavar="X", help="Share of likely tokens to choose from."),
+    click.option(
+        "--top-p",
+        type=click.FloatRange(0, 1, min_open=True),
+        metavar="X",
+        help="Share of likely tokens to choose from.",
+    ),
     click.option("--seed", type=int, metavar="N", help="Makes a varied answer repeatable."),
-    click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Longest answer.  [default: what the context leaves]"),
+    click.option(
+        "--max-tokens",
+        type=click.IntRange(1),
+        metavar="N",
+        help="Longest answer.  [default: what the context leaves]",
+    ),
     click.option("--stats", is_flag=True, help="Show tokens and speed on stderr after each answer."),
 )
 
@@ -33,7 +45,12 @@ def sampling_options(callback: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(callback)
     def wrapper(
-        *args: Any, temperature: float | None, top_p: float | None, seed: int | None, max_tokens: int | None, **kwargs: Any
+        *args: Any,
+        temperature: float | None,
+        top_p: float | None,
+        seed: int | None,
+        max_tokens: int | None,
+        **kwargs: Any,
     ) -> Any:
         options = {"temperature": temperature, "top_p": top_p, "seed": seed, "max_tokens": max_tokens}
         return callback(*args, options=options, **kwargs)

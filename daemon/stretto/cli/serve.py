@@ -29,7 +29,12 @@ class ServeCommand(click.Command):
 
 @click.command(cls=ServeCommand)
 @with_settings(serving=True)
-@click.option("--print-settings", "printing", is_flag=True, help="Print the effective settings with their sources, and exit.")
+@click.option(
+    "--print-settings",
+    "printing",
+    is_flag=True,
+    help="Print the effective settings with their sources, and exit.",
+)
 def serve(loaded: LoadedSettings, printing: bool) -> int:
     """Load the model and serve it until told to stop.
 

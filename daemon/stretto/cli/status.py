@@ -48,7 +48,9 @@ def status_lines(status: Mapping[str, object], indent: str = "") -> Iterator[str
 def request_table(requests: Sequence[Mapping[str, object]]) -> str:
     """Live requests, one a line."""
     header = [name.removesuffix("_tokens").removesuffix("_s").upper() for name in _REQUEST_COLUMNS]
-    return table(header, [[value_text(name, request.get(name)) for name in _REQUEST_COLUMNS] for request in requests])
+    return table(
+        header, [[value_text(name, request.get(name)) for name in _REQUEST_COLUMNS] for request in requests]
+    )
 
 
 @click.command()

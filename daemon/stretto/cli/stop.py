@@ -88,7 +88,9 @@ def stop(loaded: LoadedSettings, grace_s: float | None) -> int:
         try:
             pid = client.status().get("pid")
         except DaemonNotRunning as error:
-            print_error(error.message, "Nothing to stop here; if it has another socket, name it with --socket.")
+            print_error(
+                error.message, "Nothing to stop here; if it has another socket, name it with --socket."
+            )
             return 1
         with watch_process(pid) as process:
             client.stop(grace_s)

@@ -21,7 +21,9 @@ def version(as_json: bool) -> int:
       stretto version --json | jq -r .python
     """
     if as_json:
-        print_json({"stretto": __version__, "python": platform.python_version(), "platform": platform.platform()})
+        print_json(
+            {"stretto": __version__, "python": platform.python_version(), "platform": platform.platform()}
+        )
     else:
         click.echo(f"stretto {__version__}")
     return 0

@@ -48,7 +48,9 @@ class LifecycleLog:
         """The engine takes in the prompt."""
         self._emit(logging.INFO, "prefilling", request_id, prompt_tokens=prompt_tokens, queued_s=queued_s)
 
-    def generating(self, request_id: str, *, prompt_tokens: int, cached_tokens: int, prefill_s: float) -> None:
+    def generating(
+        self, request_id: str, *, prompt_tokens: int, cached_tokens: int, prefill_s: float
+    ) -> None:
         """The first token is there."""
         self._emit(
             logging.INFO,

@@ -43,7 +43,9 @@ def clean(text: str) -> str:
         text = text[:MAX_TEXT_CHARS] + "…"
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text
+    )
 
 
 def describe_exception(error: BaseException) -> dict[str, Scalar]:
@@ -85,7 +87,11 @@ def _human_value(value: Scalar) -> str:
     if isinstance(value, float):
         return f"{value:.3f}"
     text = clean(str(value))
-    return text if text and " " not in text and '"' not in text and "=" not in text else json.dumps(text, ensure_ascii=False)
+    return (
+        text
+        if text and " " not in text and '"' not in text and "=" not in text
+        else json.dumps(text, ensure_ascii=False)
+    )
 
 
 def _human_field(name: str, value: Scalar) -> str:
@@ -113,7 +119,9 @@ def human_body(line: Line) -> str:
 def human(line: Line) -> str:
     """For people: UTC time, level, body."""
     moment = datetime.fromtimestamp(line.time_s, UTC)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z {line.level:<7} {human_body(line)}\n"
+    return (
+        f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z {line.level:<7} {human_body(line)}\n"
+    )
 
 
 def journal(line: Line) -> str:

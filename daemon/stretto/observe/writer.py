@@ -38,8 +38,12 @@ def line_of(record: logging.LogRecord) -> Line:
         if error is not None:
             fields.update(describe_exception(error))
         if isinstance(event, str):
-            return Line(record.created, level_name(record.levelno), event, fields, getattr(record, "text", ""))
-        return Line(record.created, level_name(record.levelno), record.name, fields, clean(record.getMessage()))
+            return Line(
+                record.created, level_name(record.levelno), event, fields, getattr(record, "text", "")
+            )
+        return Line(
+            record.created, level_name(record.levelno), record.name, fields, clean(record.getMessage())
+        )
     fields["logger"] = record.name
     fields["place"] = f"{short_path(record.pathname)}:{record.lineno}"
     if error is not None:
@@ -57,7 +61,9 @@ class LogWriter(logging.Handler):
         close_timeout_s: how long ``stop`` waits for a reader before it gives up what is left.
     """
 
-    def __init__(self, form: Form, *, fd: int = 2, capacity: int = 4096, close_timeout_s: float = 2.0) -> None:
+    def __init__(
+        self, form: Form, *, fd: int = 2, capacity: int = 4096, close_timeout_s: float = 2.0
+    ) -> None:
         super().__init__()
         self._form = form
         self._fd = fd
@@ -85,7 +91,11 @@ class LogWriter(logging.Handler):
 
     def stats(self) -> dict[str, int]:
         """Lines written, dropped and waiting."""
-        return {"written": self._written, "dropped": self._dropped + self._unwritten, "waiting": self._queue.qsize()}
+        return {
+            "written": self._written,
+            "dropped": self._dropped + self._unwritten,
+            "waiting": self._queue.qsize(),
+        }
 
     def start(self) -> None:
         """Start the thread."""

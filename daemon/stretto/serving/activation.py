@@ -12,7 +12,9 @@ _FIRST_FD = 3
 _NAMELESS = "unknown"
 
 
-def adopt_listen_fds(environ: Mapping[str, str], *, first_fd: int = _FIRST_FD) -> dict[str, list[socket.socket]]:
+def adopt_listen_fds(
+    environ: Mapping[str, str], *, first_fd: int = _FIRST_FD
+) -> dict[str, list[socket.socket]]:
     """Listening sockets passed to this process, by the names their units gave them.
 
     Empty when there are none, or when they are meant for another process. Each is made non-inheritable. The environment is

@@ -31,9 +31,7 @@ async def read_body(receive: Receive) -> bytes:
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-async def run_until_disconnect(
-    receive: Receive, send: Send, work: Callable[[Send], Awaitable[T]]
-) -> T:
+async def run_until_disconnect(receive: Receive, send: Send, work: Callable[[Send], Awaitable[T]]) -> T:
     """Do the work, and cancel it as soon as the client goes. Call it after the body has been read.
 
     ``work`` is given the ``send`` to use. Once it begins its last message, a disconnect counts no more: servers report one at

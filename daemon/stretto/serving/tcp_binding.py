@@ -26,7 +26,9 @@ def bind_tcp(host: str, port: int) -> socket.socket:
         )
     except (socket.gaierror, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise _failed(host, port, f"the host is not known ({reason})", "Give an address, e.g. --host 127.0.0.1.") from error
+        raise _failed(
+            host, port, f"the host is not known ({reason})", "Give an address, e.g. --host 127.0.0.1."
+        ) from error
     family, kind, protocol, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     sock = socket.socket(family, kind, protocol)
     try:
@@ -42,7 +44,10 @@ def bind_tcp(host: str, port: int) -> socket.socket:
 
 def _words(error: OSError, port: int) -> tuple[str, str]:
     if error.errno == errno.EADDRINUSE:
-        return f"port {port} is in use", "Stop the program that uses it, choose another --port, or --port 0 for any free one."
+        return (
+            f"port {port} is in use",
+            "Stop the program that uses it, choose another --port, or --port 0 for any free one.",
+        )
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"port {port} needs privileges", "Choose a --port of 1024 or above."
     if error.errno == errno.EADDRNOTAVAIL:

@@ -104,7 +104,9 @@ def _prepare_directory(path: Path) -> None:
         raise _failed(path, reason, "Choose a directory of your own with --socket.")
     if found.st_mode & _OTHERS_MAY_WRITE:
         mode = stat.S_IMODE(found.st_mode)
-        reason = f"others may write to its directory {directory} (mode {mode:04o}) and could replace the socket"
+        reason = (
+            f"others may write to its directory {directory} (mode {mode:04o}) and could replace the socket"
+        )
         raise _failed(path, reason, f"Run chmod 700 {directory}, or choose another path with --socket.")
 
 
@@ -131,7 +133,9 @@ def _clear_way(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise _failed(path, "something that is not a socket is in the way", "Remove it, or choose another --socket.")
+        raise _failed(
+            path, "something that is not a socket is in the way", "Remove it, or choose another --socket."
+        )
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         refused = probe.connect_ex(os.fsencode(path)) in (errno.ECONNREFUSED, errno.ENOENT)
@@ -161,4 +165,6 @@ def _inode(path: Path) -> tuple[int, int] | None:
 
 
 def _failed(path: Path, reason: str, remedy: str) -> StartupError:
-    return StartupError(f"Cannot listen on the Unix socket {path}: {reason}.", code="bind_failed", remedy=remedy)
+    return StartupError(
+        f"Cannot listen on the Unix socket {path}: {reason}.", code="bind_failed", remedy=remedy
+    )

@@ -209,7 +209,11 @@ class Number:
         return self._checked(float(value))
 
     def _checked(self, value: float) -> float:
-        if not math.isfinite(value) or not self.low <= value <= self.high or (self.above and value == self.low):
+        if (
+            not math.isfinite(value)
+            or not self.low <= value <= self.high
+            or (self.above and value == self.low)
+        ):
             raise ValueError
         return value
 
@@ -218,7 +222,11 @@ class Number:
         return str(int(value)) if value == int(value) else repr(value)
 
     def schema(self) -> JsonObject:
-        return {"type": "number", "exclusiveMinimum" if self.above else "minimum": self.low, "maximum": self.high}
+        return {
+            "type": "number",
+            "exclusiveMinimum" if self.above else "minimum": self.low,
+            "maximum": self.high,
+        }
 
 
 @dataclass(frozen=True, slots=True)

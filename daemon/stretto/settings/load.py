@@ -92,7 +92,9 @@ def _config_path(config: Path | None, environ: Mapping[str, str]) -> Path | None
     if named is not None:
         text, origin = named
         if not text:
-            raise SettingsError(f"config ({origin}): must be the path of a TOML file, and is empty", param="config")
+            raise SettingsError(
+                f"config ({origin}): must be the path of a TOML file, and is empty", param="config"
+            )
         path = Path(text).expanduser().absolute()
         if not path.is_file():
             raise SettingsError(f"config ({origin}): there is no file {path}", param="config")
@@ -128,13 +130,21 @@ def _from_file(path: Path) -> Rows:
                 param=key,
                 remedy="`stretto serve --print-settings` lists the keys.",
             )
-        yield key, _read(field, value, Origin("file", f"{path}: {key}"), path.parent), Origin("file", f"{path}: {key}")
+        yield (
+            key,
+            _read(field, value, Origin("file", f"{path}: {key}"), path.parent),
+            Origin("file", f"{path}: {key}"),
+        )
 
 
 def _from_environment(environ: Mapping[str, str]) -> Rows:
     by_env = {field.env: field for field in SETTING_FIELDS}
     for name in sorted(environ):
-        if not name.startswith(ENVIRONMENT_PREFIX) or name == CONFIG_ENV or name.startswith(_FOREIGN_PREFIXES):
+        if (
+            not name.startswith(ENVIRONMENT_PREFIX)
+            or name == CONFIG_ENV
+            or name.startswith(_FOREIGN_PREFIXES)
+        ):
             continue
         field = by_env.get(name)
         if field is None:

@@ -21,7 +21,11 @@ def _groups() -> Iterator[tuple[str, list[SettingField]]]:
 
 def _one_line(text: str) -> str:
     """A comment must not end early: control characters are escaped."""
-    return json.dumps(text, ensure_ascii=False)[1:-1].replace("\x7f", "\\u007f") if not text.isprintable() else text
+    return (
+        json.dumps(text, ensure_ascii=False)[1:-1].replace("\x7f", "\\u007f")
+        if not text.isprintable()
+        else text
+    )
 
 
 def print_settings(loaded: LoadedSettings) -> str:
@@ -83,7 +87,7 @@ def docs_page() -> str:
         "",
         "- A `host` other than the loopback needs `api_key` or `api_key_file`, or an explicit `allow_open`; so does `*` in `cors_origins`.",
         "- `api_key` and `api_key_file` exclude each other.",
-        "- `echo` needs `backend = \"echo\"`, which computes on no device but `auto` and `cpu`.",
+        '- `echo` needs `backend = "echo"`, which computes on no device but `auto` and `cpu`.',
         "- `chat_template` is a file that can be read.",
         "- `default_max_tokens` is less than `max_context`, and `step_deadline_s` longer than `stall_target_ms`.",
         "- `state_dir`, `models_dir` and the folder of `socket` are directories, or can be made.",
@@ -118,7 +122,9 @@ def flag_help(field: SettingField) -> str:
     """Help of one flag: meaning, what is allowed unless the metavar says it, default, and the variable."""
     kind = field.spec.kind
     text = field.spec.text
-    said = field.allowed == f"a {kind.metavar.lower()}" or kind.metavar in field.allowed.replace(", ", "|").replace(" or ", "|")
+    said = field.allowed == f"a {kind.metavar.lower()}" or kind.metavar in field.allowed.replace(
+        ", ", "|"
+    ).replace(" or ", "|")
     if not isinstance(kind, Switch) and not said:
         text += f" Must be {field.allowed}."
     if isinstance(kind, TextList):

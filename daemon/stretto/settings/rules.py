@@ -54,7 +54,10 @@ def read_key_file(settings: Settings, origins: Origins) -> Settings:
         return settings
     if settings.api_key is not None:
         raise refuse(
-            "api_key_file", origins, f"cannot be set together with api_key ({origins['api_key']})", "Set one of them."
+            "api_key_file",
+            origins,
+            f"cannot be set together with api_key ({origins['api_key']})",
+            "Set one of them.",
         )
     try:
         with path.open("rb") as file:
@@ -65,7 +68,9 @@ def read_key_file(settings: Settings, origins: Origins) -> Settings:
     key = key.rstrip(b"\r")
     if not 1 <= len(key) <= 512 or not all(0x21 <= byte <= 0x7E for byte in key) or rest.strip():
         raise refuse(
-            "api_key_file", origins, f"{path} must hold one line of 1 to 512 visible ASCII characters without spaces"
+            "api_key_file",
+            origins,
+            f"{path} must hold one line of 1 to 512 visible ASCII characters without spaces",
         )
     return replace(settings, api_key=key.decode("ascii"))
 
@@ -93,10 +98,15 @@ def _open_origins(settings: Settings, origins: Origins) -> None:
 def _echo_only(settings: Settings, origins: Origins) -> None:
     if settings.echo and settings.backend != "echo":
         raise refuse(
-            "echo", origins, f"has no effect with backend {settings.backend}", "Add --backend echo, or leave it out."
+            "echo",
+            origins,
+            f"has no effect with backend {settings.backend}",
+            "Add --backend echo, or leave it out.",
         )
     if settings.backend == "echo" and settings.device not in ("auto", "cpu"):
-        raise refuse("device", origins, f"{settings.device} cannot be used with backend echo; it computes nothing")
+        raise refuse(
+            "device", origins, f"{settings.device} cannot be used with backend echo; it computes nothing"
+        )
 
 
 def _template_file(settings: Settings, origins: Origins) -> None:
@@ -179,7 +189,9 @@ def warnings_of(settings: Settings) -> tuple[str, ...]:
     found = []
     if settings.api_key is None and settings.allow_open:
         if not is_loopback(settings.host):
-            found.append(f"listening on {settings.host} without an API key: whoever reaches it can use the model")
+            found.append(
+                f"listening on {settings.host} without an API key: whoever reaches it can use the model"
+            )
         if "*" in settings.cors_origins:
             found.append("cors_origins is * without an API key: any web page can use the model")
     if settings.api_key_file is not None:

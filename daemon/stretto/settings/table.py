@@ -170,7 +170,9 @@ class Settings:
     )
     cors_origins: tuple[str, ...] = setting(
         (),
-        TextList(r"\*|https?://[A-Za-z0-9.:\[\]-]{1,255}", "* or an origin such as https://app.example", "ORIGIN"),
+        TextList(
+            r"\*|https?://[A-Za-z0-9.:\[\]-]{1,255}", "* or an origin such as https://app.example", "ORIGIN"
+        ),
         "Web origins whose pages may read answers. None may unless named.",
         ACCESS,
     )
@@ -231,7 +233,10 @@ class Settings:
         256, Integer(1, 65536), "Connections held at once, over TCP and the socket each.", LIMITS
     )
     header_timeout_s: float = setting(
-        10.0, Number(0, 3600, above=True, unit="seconds"), "Time for a client to send a request's head.", LIMITS
+        10.0,
+        Number(0, 3600, above=True, unit="seconds"),
+        "Time for a client to send a request's head.",
+        LIMITS,
     )
     body_timeout_s: float = setting(
         30.0,
@@ -240,7 +245,10 @@ class Settings:
         LIMITS,
     )
     write_timeout_s: float = setting(
-        30.0, Number(0, 3600, above=True, unit="seconds"), "Time for a client to take what is sent to it.", LIMITS
+        30.0,
+        Number(0, 3600, above=True, unit="seconds"),
+        "Time for a client to take what is sent to it.",
+        LIMITS,
     )
     ping_interval_s: float = setting(
         10.0,

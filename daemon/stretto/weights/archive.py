@@ -23,7 +23,13 @@ _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 def extract_members(
-    archive: Path, member: str, directory: Path, scratch: Path, meter: ProgressMeter, *, sha256: str | None = None
+    archive: Path,
+    member: str,
+    directory: Path,
+    scratch: Path,
+    meter: ProgressMeter,
+    *,
+    sha256: str | None = None,
 ) -> tuple[InstalledFile, ...]:
     """Extract one file, or every file below a directory (``member`` ends in "/"), into ``directory``.
 
@@ -88,7 +94,9 @@ def _check(label: str, path: str, info: zipfile.ZipInfo) -> None:
     if info.flag_bits & _ENCRYPTED:
         raise _invalid(label, f"holds {info.filename!r} encrypted")
     if info.compress_type not in _METHODS:
-        raise _invalid(label, f"holds {info.filename!r} in the unknown compression method {info.compress_type}")
+        raise _invalid(
+            label, f"holds {info.filename!r} in the unknown compression method {info.compress_type}"
+        )
 
 
 def _extract(
@@ -113,7 +121,10 @@ def _extract(
         sink.flush()
         os.fsync(sink.fileno())
     if written_bytes != info.file_size:
-        raise _invalid(opened.filename or "?", f"holds {written_bytes:,} of {info.file_size:,} bytes of {info.filename!r}")
+        raise _invalid(
+            opened.filename or "?",
+            f"holds {written_bytes:,} of {info.file_size:,} bytes of {info.filename!r}",
+        )
     sha256 = digest.hexdigest()
     if expected_sha256 is not None and sha256 != expected_sha256:
         temporary.unlink()
@@ -128,5 +139,7 @@ def _extract(
 
 def _invalid(label: str, what: str) -> StartupError:
     return StartupError(
-        f"The archive {label} {what}.", code="model_invalid", remedy="Nothing was installed from it; use another source."
+        f"The archive {label} {what}.",
+        code="model_invalid",
+        remedy="Nothing was installed from it; use another source.",
     )

@@ -152,7 +152,9 @@ class Downloader:
                 failures, grown_at_bytes = failures + 1, max(here_bytes, grown_at_bytes)
                 if failures >= _TRIES:
                     raise _failed(item, f"{broken}; given up after {failures} tries", _KEPT) from broken
-                wait_s = broken.retry_after_s if broken.retry_after_s is not None else 0.5 * 2 ** (failures - 1)
+                wait_s = (
+                    broken.retry_after_s if broken.retry_after_s is not None else 0.5 * 2 ** (failures - 1)
+                )
                 self._sleep(min(wait_s, _LONGEST_WAIT_S))
                 continue
             if hashes.right:
@@ -239,7 +241,9 @@ class Downloader:
             hashes, offset_bytes = Hashes(item), 0  # the server answers with the whole file: start over
         if item.size_bytes is not None and total_bytes is not None and total_bytes != item.size_bytes:
             discard(part)
-            raise _failed(item, f"the server offers {total_bytes:,} bytes, and {item.size_bytes:,} were expected")
+            raise _failed(
+                item, f"the server offers {total_bytes:,} bytes, and {item.size_bytes:,} were expected"
+            )
         limit_bytes = item.size_bytes if item.size_bytes is not None else total_bytes
         if limit_bytes is not None:
             require_space(part.parent, limit_bytes - offset_bytes)

@@ -84,9 +84,17 @@ def storage_errors(directory: Path, doing: str = "written") -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in _FULL:
-            what, remedy = "the disk or quota is full", "Free some space and pull again: what has arrived is kept."
+            what, remedy = (
+                "the disk or quota is full",
+                "Free some space and pull again: what has arrived is kept.",
+            )
         else:
-            what, remedy = str(error), "Check the directory's permissions, or set STRETTO_MODELS_DIR to another."
+            what, remedy = (
+                str(error),
+                "Check the directory's permissions, or set STRETTO_MODELS_DIR to another.",
+            )
         raise StartupError(
-            f"The model directory {directory} cannot be {doing}: {what}.", code="download_failed", remedy=remedy
+            f"The model directory {directory} cannot be {doing}: {what}.",
+            code="download_failed",
+            remedy=remedy,
         ) from error

@@ -92,7 +92,9 @@ class HubSource:
                 raise _explain_refusal(reference, refused, bool(token)) from refused
         return Fetched(files, choice.main, repository.licence, repository.commit)
 
-    def _list(self, client: httpx2.Client, reference: HubReference, headers: Mapping[str, str]) -> _Repository:
+    def _list(
+        self, client: httpx2.Client, reference: HubReference, headers: Mapping[str, str]
+    ) -> _Repository:
         revision = quote(reference.revision or "main", safe="")
         url = f"{self._endpoint}/api/models/{reference.repo_id}/revision/{revision}?blobs=true"
         why = ""
@@ -186,7 +188,9 @@ def _explain_status(reference: HubReference, url: str, response: httpx2.Response
     """Tell apart what the hub's status and its ``X-Error-Code`` header mean."""
     code = response.headers.get("x-error-code", "")
     if code == "RevisionNotFound":
-        return StartupError(f"{reference.repo_id} has no revision {reference.revision or 'main'!r}.", code="model_not_found")
+        return StartupError(
+            f"{reference.repo_id} has no revision {reference.revision or 'main'!r}.", code="model_not_found"
+        )
     if code == "GatedRepo" or response.status_code == 403:
         return StartupError(
             f"{reference.repo_id} is gated: {why}.",

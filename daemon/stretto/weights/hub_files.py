@@ -65,7 +65,9 @@ def choose_files(reference: HubReference, listing: Sequence[HubFile]) -> Choice:
         if len(ggufs) == 1:
             return _one_gguf(reference, by_path[ggufs[0]])
         if ggufs:
-            raise _nothing(reference, f"holds {len(ggufs)} GGUF files, and one must be chosen", _offer(reference, ggufs))
+            raise _nothing(
+                reference, f"holds {len(ggufs)} GGUF files, and one must be chosen", _offer(reference, ggufs)
+            )
         if any(file.path.endswith((".bin", ".pt", ".pth")) for file in top):
             raise StartupError(
                 f"{reference.text} holds its weights only as pickles, which can run code when they are read.",
@@ -74,7 +76,9 @@ def choose_files(reference: HubReference, listing: Sequence[HubFile]) -> Choice:
             )
         raise _nothing(reference, "holds neither .safetensors nor .gguf files", None)
     if "config.json" not in by_path:
-        raise _nothing(reference, "holds weights but no config.json", "It may be an adapter, which is no whole model.")
+        raise _nothing(
+            reference, "holds weights but no config.json", "It may be an adapter, which is no whole model."
+        )
     companions = [file for file in top if any(fnmatchcase(file.path, pattern) for pattern in _COMPANIONS)]
     if _INDEX in by_path:
         index = by_path[_INDEX]
@@ -82,7 +86,11 @@ def choose_files(reference: HubReference, listing: Sequence[HubFile]) -> Choice:
     if _WHOLE in by_path:
         weights = [by_path[_WHOLE]]
     elif len(weights) > 1:
-        raise _nothing(reference, f"holds {len(weights)} weight files and no {_INDEX} that says which belong together", None)
+        raise _nothing(
+            reference,
+            f"holds {len(weights)} weight files and no {_INDEX} that says which belong together",
+            None,
+        )
     return Choice(".", (*companions, *weights))
 
 
@@ -96,7 +104,9 @@ def shards_of(reference: HubReference, listing: Sequence[HubFile], index: bytes)
     try:
         names = sorted({str(name) for name in json.loads(index)["weight_map"].values()})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StartupError(f"The {_INDEX} of {reference.text} is malformed: {error!r}.", code="model_invalid") from error
+        raise StartupError(
+            f"The {_INDEX} of {reference.text} is malformed: {error!r}.", code="model_invalid"
+        ) from error
     missing = [name for name in names if name not in by_path]
     if missing or not names:
         what = f"{missing[0]!r}, which the repository does not hold" if missing else "no file at all"
@@ -106,7 +116,10 @@ def shards_of(reference: HubReference, listing: Sequence[HubFile], index: bytes)
 
 def _one_gguf(reference: HubReference, file: HubFile) -> Choice:
     if not file.path.lower().endswith(".gguf"):
-        raise StartupError(f"{reference.text} names {file.path!r}; only a .gguf file can stand after '!'.", code="model_unsupported")
+        raise StartupError(
+            f"{reference.text} names {file.path!r}; only a .gguf file can stand after '!'.",
+            code="model_unsupported",
+        )
     if _SPLIT_GGUF.search(file.path):
         raise StartupError(
             f"{file.path} of {reference.text} is one piece of a split GGUF file.",

@@ -200,14 +200,20 @@ class ModelLibrary:
 
     def _not_installed(self, wanted: NameReference | PypiReference | HubReference) -> StartupError:
         if isinstance(wanted, NameReference) and catalogue_entry(wanted.name) is None:
-            remedy = "`stretto models` lists those that are; a file or directory of yours is named by its path."
+            remedy = (
+                "`stretto models` lists those that are; a file or directory of yours is named by its path."
+            )
             text = wanted.name
         else:
             text = wanted.name if isinstance(wanted, NameReference) else wanted.text
-            quoted = text if isinstance(wanted, NameReference) else f"'{text}'"  # an exclamation mark means something to shells
+            quoted = (
+                text if isinstance(wanted, NameReference) else f"'{text}'"
+            )  # an exclamation mark means something to shells
             remedy = f"Get it with: stretto pull {quoted}"
         return StartupError(
-            f"The model '{text}' is not installed in {self.models_dir}.", code="model_not_found", remedy=remedy
+            f"The model '{text}' is not installed in {self.models_dir}.",
+            code="model_not_found",
+            remedy=remedy,
         )
 
     def _installed(self) -> Iterator[InstalledModel]:
@@ -218,7 +224,9 @@ class ModelLibrary:
         for directory in directories:
             try:
                 model = read_manifest(directory)
-            except StartupError:  # of a newer Stretto, or unreadable: said when that one is asked for, no obstacle to others
+            except (
+                StartupError
+            ):  # of a newer Stretto, or unreadable: said when that one is asked for, no obstacle to others
                 continue
             if model is not None:
                 yield model

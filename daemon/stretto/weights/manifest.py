@@ -13,7 +13,15 @@ from typing import Literal, cast
 from stretto.errors import StartupError
 from stretto.weights.durable import hash_file, write_whole
 
-__all__ = ["MANIFEST_NAME", "SCRATCH_NAME", "InstalledFile", "InstalledModel", "read_manifest", "tree_sha256", "write_manifest"]
+__all__ = [
+    "MANIFEST_NAME",
+    "SCRATCH_NAME",
+    "InstalledFile",
+    "InstalledModel",
+    "read_manifest",
+    "tree_sha256",
+    "write_manifest",
+]
 
 MANIFEST_NAME = "stretto-model.json"
 SCRATCH_NAME = ".pull"  # in a model's directory: the partial work of an unfinished pull

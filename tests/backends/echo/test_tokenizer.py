@@ -62,4 +62,7 @@ def test_template_is_chatml() -> None:
     assert template.render(messages=messages, add_generation_prompt=True) == (
         "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\n"
     )
-    assert template.render(messages=[{"role": "assistant", "content": None}]) == "<|im_start|>assistant\n<|im_end|>\n"
+    assert (
+        template.render(messages=[{"role": "assistant", "content": None}])
+        == "<|im_start|>assistant\n<|im_end|>\n"
+    )

@@ -46,7 +46,9 @@ class EchoBackend:
     engine thread, as for every backend.
     """
 
-    def __init__(self, script: EchoScript | None = None, *, wait: Callable[[float], object] | None = None) -> None:
+    def __init__(
+        self, script: EchoScript | None = None, *, wait: Callable[[float], object] | None = None
+    ) -> None:
         """``wait`` is called with each delay in seconds; by default it waits, and ``close`` ends the wait early."""
         self._script = script or EchoScript()
         self._released = threading.Event()
@@ -54,10 +56,16 @@ class EchoBackend:
         self._wait = wait or self._closed.wait
         self._reply = None
         if self._script.reply is not None:
-            self._reply = np.frombuffer(self._script.reply.encode(errors="replace"), dtype=np.uint8).astype(np.int32)
+            self._reply = np.frombuffer(self._script.reply.encode(errors="replace"), dtype=np.uint8).astype(
+                np.int32
+            )
         # Fixed and small: other tokens differ, so that sampling has something to choose from.
-        self._spread = np.random.Generator(np.random.Philox(key=1)).random((_SPREAD_ROWS, VOCAB_SIZE), dtype=np.float32)
-        self._memory: list[Int32Array] = []  # per layer group [blocks, block_tokens, 2]: token id and position, -1 unwritten
+        self._spread = np.random.Generator(np.random.Philox(key=1)).random(
+            (_SPREAD_ROWS, VOCAB_SIZE), dtype=np.float32
+        )
+        self._memory: list[
+            Int32Array
+        ] = []  # per layer group [blocks, block_tokens, 2]: token id and position, -1 unwritten
         self._block_tokens = 0
         self._positions = self._blocks_of = self._offsets = np.zeros(0, dtype=np.int32)
         self._loads = 0
@@ -79,7 +87,9 @@ class EchoBackend:
                 self._wait(self._script.load_delay_s / _LOAD_SLICES)
             report("loading", part / _LOAD_SLICES)
         if self._loads == self._script.fail_at_load:
-            raise StartupError(f"The echo backend's script makes load {self._loads} fail.", code="backend_unavailable")
+            raise StartupError(
+                f"The echo backend's script makes load {self._loads} fail.", code="backend_unavailable"
+            )
         self._lost = False
         names = ["full"] + [f"full-{number}" for number in range(2, self._script.layer_groups + 1)]
         groups = tuple(LayerGroup(name, 1, 1, 1, None, self._script.kv_bytes_per_token) for name in names)
@@ -90,7 +100,9 @@ class EchoBackend:
         if self._script.oom_on_allocate or needed > self._script.memory_bytes:
             raise BackendOutOfMemory(f"{needed} bytes of KV do not fit in {self._script.memory_bytes} bytes")
         if len(plan.blocks) != self._script.layer_groups:
-            raise ValueError(f"the plan has {len(plan.blocks)} layer groups, the model {self._script.layer_groups}")
+            raise ValueError(
+                f"the plan has {len(plan.blocks)} layer groups, the model {self._script.layer_groups}"
+            )
         self._block_tokens = plan.block_tokens
         self._positions = np.arange(self._script.context_tokens, dtype=np.int32)
         self._blocks_of = self._positions // plan.block_tokens
@@ -107,7 +119,9 @@ class EchoBackend:
         rows: list[Float32Array] = []
         for chunk, places in zip(batch, slots, strict=True):
             known = self._read(places)
-            rows.extend(self._logits(known, len(known) - back) for back in range(chunk.logit_rows - 1, -1, -1))
+            rows.extend(
+                self._logits(known, len(known) - back) for back in range(chunk.logit_rows - 1, -1, -1)
+            )
         self._tokens += sum(len(chunk.token_ids) for chunk in batch)
         logits = np.stack(rows) if rows else np.zeros((0, VOCAB_SIZE), dtype=np.float32)
         if rows and self._steps == self._script.nan_at_step:
@@ -131,7 +145,9 @@ class EchoBackend:
     def memory(self) -> MemoryReport:
         slots = sum(group.shape[0] * group.shape[1] for group in self._memory)
         kv_bytes = slots * self._script.kv_bytes_per_token
-        return MemoryReport(0, kv_bytes, max(0, self._script.memory_bytes - kv_bytes), self._script.memory_bytes)
+        return MemoryReport(
+            0, kv_bytes, max(0, self._script.memory_bytes - kv_bytes), self._script.memory_bytes
+        )
 
     def stats(self) -> dict[str, object]:
         return {"backend": "echo", "loads": self._loads, "steps": self._steps, "tokens": self._tokens}
@@ -178,7 +194,9 @@ class EchoBackend:
         count = len(chunk.token_ids)
         end = chunk.start + count
         if count < 1 or chunk.start < 0 or not 0 <= chunk.logit_rows <= count:
-            raise ValueError("a chunk has at least one token, starts at 0 or later and asks for at most a row a token")
+            raise ValueError(
+                "a chunk has at least one token, starts at 0 or later and asks for at most a row a token"
+            )
         if not (chunk.token_ids.min() >= 0 and chunk.token_ids.max() < VOCAB_SIZE):
             raise ValueError(f"a token id is outside the vocabulary of {VOCAB_SIZE}")
         if not self._memory:
@@ -213,7 +231,9 @@ class EchoBackend:
             found = memory.reshape(-1, 2)[places]
             if not np.array_equal(found[:, 1], wanted):
                 where = int(np.flatnonzero(found[:, 1] != wanted)[0])
-                raise BackendFailure(f"the KV memory of position {where} holds position {int(found[where, 1])}")
+                raise BackendFailure(
+                    f"the KV memory of position {where} holds position {int(found[where, 1])}"
+                )
             if known is not None and not np.array_equal(known, found[:, 0]):
                 raise BackendFailure(f"the KV memory of layer group {group} differs from that of group 0")
             known = np.ascontiguousarray(found[:, 0])

@@ -66,7 +66,9 @@ class EchoTokenizer:
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """Text of the ids; bytes that are not UTF-8 become U+FFFD."""
         data = b"".join(
-            self.token_text(token_id).encode() if not skip_special and self.is_special(token_id) else self.token_bytes(token_id)
+            self.token_text(token_id).encode()
+            if not skip_special and self.is_special(token_id)
+            else self.token_bytes(token_id)
             for token_id in ids
         )
         return data.decode("utf-8", errors="replace")
