@@ -133,7 +133,7 @@ def test_the_real_model(real_daemon: RunningDaemon) -> None:
             messages=[{"role": "user", "content": "Tell me about Ada Lovelace, who is 36 years old."}],
             response_format=schema_format(Person.model_json_schema(), strict=True),
             temperature=0,
-            max_tokens=60,
+            max_tokens=24,
         )
         text = reply.choices[0].message.content or ""
         assert text.startswith("{")
