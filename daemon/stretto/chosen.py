@@ -13,6 +13,7 @@ from stretto.errors import SettingsError, StartupError
 
 if TYPE_CHECKING:
     from stretto.settings import Settings
+    from stretto.weights import ModelSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class ChosenModel:
     Attributes:
         name, aliases: what clients may call it.
         created: Unix seconds at which it was installed.
-        backend_name: ``torch`` or ``echo``.
+        backend_name: ``native``, ``torch`` or ``echo``.
         template: None for a model that has none and was given none; it cannot chat.
         close: gives back what was opened (the mapped files).
     """
@@ -46,7 +47,7 @@ def choose_model(settings: Settings) -> ChosenModel:
     """
     if settings.backend == "echo":
         return _echo(settings)
-    return _torch(settings)
+    return _from_files(settings)
 
 
 def _echo(settings: Settings) -> ChosenModel:
@@ -66,8 +67,7 @@ def _echo(settings: Settings) -> ChosenModel:
     )
 
 
-def _torch(settings: Settings) -> ChosenModel:
-    from stretto.backends.torch import TorchBackend, probe
+def _from_files(settings: Settings) -> ChosenModel:
     from stretto.weights import load_tokenizer, open_model
     from stretto.weights.library import ModelLibrary
 
@@ -75,16 +75,9 @@ def _torch(settings: Settings) -> ChosenModel:
     installed = ModelLibrary(settings.models_dir).require(settings.model)
     source = open_model(installed.path)
     try:
-        info = probe()
-        if not info.available:
-            raise StartupError(
-                f"The torch backend cannot be used here: {info.reason}",
-                code="backend_unavailable",
-                remedy="Install it with: pip install 'stretto[torch]'.",
-            )
+        backend_name, backend = _choose_backend(settings, source)
         tokenizer = load_tokenizer(source)
         template = _template(_template_text(settings, source.chat_template), tokenizer)
-        backend = TorchBackend(source, device=settings.device, dtype=settings.dtype, threads=settings.threads)
     except BaseException:
         source.close()
         raise
@@ -97,10 +90,37 @@ def _torch(settings: Settings) -> ChosenModel:
         if installed.pulled_at
         else int(installed.path.stat().st_mtime),
         backend=backend,
-        backend_name="torch",
+        backend_name=backend_name,
         tokenizer=tokenizer,
         template=template,
         close=source.close,
+    )
+
+
+def _choose_backend(settings: Settings, source: ModelSource) -> tuple[str, Backend]:
+    """What was asked for; ``auto`` is PyTorch, which computes as exactly as its dtype, and without it the native kernels."""
+    from stretto.backends.native import NativeBackend, choose_native
+    from stretto.backends.torch import TorchBackend, probe
+
+    torch = probe() if settings.backend != "native" else None
+    if torch is not None and torch.available:
+        return "torch", TorchBackend(
+            source, device=settings.device, dtype=settings.dtype, threads=settings.threads
+        )
+    if torch is not None and (settings.backend == "torch" or settings.device not in ("auto", "cpu")):
+        raise StartupError(
+            f"The torch backend cannot be used here: {torch.reason}",
+            code="backend_unavailable",
+            remedy="Install it with: pip install 'stretto[torch]'.",
+        )
+    native = choose_native(source, kernels="native", device=settings.device)
+    if native.available:
+        return "native", NativeBackend(source, threads=settings.threads)
+    why = "" if torch is None else f", and the torch backend neither: {torch.reason}"
+    raise StartupError(
+        f"The native backend cannot be used here: {native.reason}{why}",
+        code="backend_unavailable",
+        remedy="Install PyTorch with: pip install 'stretto[torch]', and let --backend auto choose.",
     )
 
 

@@ -90,8 +90,9 @@ class Settings:
     )
     backend: str = setting(
         "auto",
-        Choice(("auto", "torch", "echo")),
-        "What computes. auto takes the best that this machine has; echo needs no model and repeats what it is told.",
+        Choice(("auto", "native", "torch", "echo")),
+        "What computes. auto is PyTorch, or native where that is not installed; native computes quantised models on the CPU "
+        "with less memory and rounds activations to 8 bits; echo needs no model and repeats what it is told.",
         MODEL,
     )
     device: str = setting(
