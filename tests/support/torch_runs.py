@@ -149,9 +149,9 @@ def reference_of_source(source: ModelSource) -> Any:
     return model.eval()
 
 
-def reference_logits(model: Any, tokens: Sequence[int]) -> Float32Array:
-    """[tokens, vocab], rounded to float32 where the model computes in float64."""
+def reference_logits(model: Any, tokens: Sequence[int], rows: int = 0) -> Float32Array:
+    """[rows, vocab] of the last tokens (0: of all), rounded to float32 where the model computes in float64."""
     with torch.no_grad():
-        logits = model(torch.tensor([list(tokens)]), use_cache=False).logits[0]
+        logits = model(torch.tensor([list(tokens)]), use_cache=False, logits_to_keep=rows).logits[0]
     result: Float32Array = logits.float().numpy()
     return result

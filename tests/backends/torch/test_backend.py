@@ -22,8 +22,8 @@ from stretto.backends.base import (  # noqa: E402
     KVPlan,
     LayerGroup,
 )
+from stretto.backends.host import Memory  # noqa: E402
 from stretto.backends.torch import TorchBackend, probe, runtime  # noqa: E402
-from stretto.backends.torch.memory import Memory  # noqa: E402
 from stretto.errors import StartupError  # noqa: E402
 from stretto.weights import open_model  # noqa: E402
 from support.torch_runs import loaded, silent  # noqa: E402

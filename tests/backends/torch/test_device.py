@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from stretto.backends.host import usable_cores  # noqa: E402
 from stretto.backends.torch import device, linear  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -29,36 +28,35 @@ def test_auto_takes_cuda_before_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("supported", [True, False])
 def test_dtype_on_cuda(monkeypatch: pytest.MonkeyPatch, supported: bool) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: supported)
-    choice = device.choose_dtype("auto", torch.device("cuda:0"))
+    choice = device.choose_dtype("auto", torch.device("cuda:0"), weights=1, free_bytes=1)
     assert choice.name == ("bfloat16" if supported else "float32")
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "float16"])
 def test_a_dtype_that_was_asked_for(name: str) -> None:
-    assert device.choose_dtype(name, CPU) == device.DtypeChoice(getattr(torch, name), "it was asked for")
+    assert device.choose_dtype(name, CPU, weights=9, free_bytes=1) == device.DtypeChoice(
+        getattr(torch, name), "it was asked for"
+    )
+
+
+def test_float32_on_the_cpu_as_long_as_it_leaves_room() -> None:
+    assert device.choose_dtype("auto", CPU, weights=1 << 28, free_bytes=2 << 30).name == "float32"
+    choice = device.choose_dtype("auto", CPU, weights=(1 << 28) + 1, free_bytes=2 << 30)
+    assert choice.name == "bfloat16"
+    assert "1.00 GiB of the 2.00 GiB" in choice.reason
 
 
 @pytest.mark.parametrize(
-    ("files", "quota"),
-    [
-        ({"": "max 100000", "a/b": "150000 100000"}, 1.5),
-        ({"": "200000 100000", "a": "50000 100000", "a/b": "max 100000"}, 0.5),
-        ({"": "max 100000"}, None),
-        ({}, None),
-    ],
+    ("requested", "cores", "threads"), [(None, 1, 1), (None, 2, 1), (None, 8, 7), (3, 2, 3)]
 )
-def test_cpu_quota_of_control_groups(tmp_path: Path, files: dict[str, str], quota: float | None) -> None:
-    membership, root = tmp_path / "self", tmp_path / "root"
-    membership.write_text("0::/a/b\n", encoding="ascii")
-    for group, text in files.items():
-        (root / group).mkdir(parents=True, exist_ok=True)
-        (root / group / "cpu.max").write_text(text, encoding="ascii")
-    assert device.cgroup_cpu_quota(membership, root) == quota
+def test_threads_leave_a_core_unless_told_otherwise(requested: int | None, cores: int, threads: int) -> None:
+    choice = device.choose_threads(requested, cores)
+    assert choice.threads == threads
+    assert choice.reason
 
 
-def test_no_control_group_no_quota(tmp_path: Path) -> None:
-    assert device.cgroup_cpu_quota(tmp_path / "none", tmp_path) is None
-    assert device.usable_cores() >= 1
+def test_threads_of_this_machine() -> None:
+    assert device.choose_threads(None).threads == max(1, usable_cores() - 1)
 
 
 def test_products_are_equal_whichever_library_makes_them() -> None:

@@ -6,19 +6,16 @@ from pathlib import Path
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
-from stretto.backends.torch.memory import (  # noqa: E402
+from stretto.backends.host import (
     Memory,
+    cgroup_cpu_quota,
     cgroup_limits,
-    device_memory,
     host_memory,
     parse_meminfo,
     parse_vm_stat,
     shown,
+    usable_cores,
 )
-
-pytestmark = pytest.mark.torch
 
 MEMINFO = """MemTotal:       24683116 kB
 MemFree:          512000 kB
@@ -85,9 +82,31 @@ def test_no_cgroup_no_limit(tmp_path: Path) -> None:
 def test_this_host() -> None:
     memory = host_memory()
     assert 0 < memory.free_bytes <= memory.total_bytes
-    assert device_memory(torch.device("cpu")).total_bytes == memory.total_bytes
 
 
 def test_figures_for_people() -> None:
     assert shown(3 << 29) == "1.50 GiB"
     assert shown(5 << 20) == "5.0 MiB"
+
+
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        ({"": "max 100000", "a/b": "150000 100000"}, 1.5),
+        ({"": "200000 100000", "a": "50000 100000", "a/b": "max 100000"}, 0.5),
+        ({"": "max 100000"}, None),
+        ({}, None),
+    ],
+)
+def test_cpu_quota_of_control_groups(tmp_path: Path, files: dict[str, str], quota: float | None) -> None:
+    membership, root = tmp_path / "self", tmp_path / "root"
+    membership.write_text("0::/a/b\n", encoding="ascii")
+    for group, text in files.items():
+        (root / group).mkdir(parents=True, exist_ok=True)
+        (root / group / "cpu.max").write_text(text, encoding="ascii")
+    assert cgroup_cpu_quota(membership, root) == quota
+
+
+def test_no_control_group_no_quota(tmp_path: Path) -> None:
+    assert cgroup_cpu_quota(tmp_path / "none", tmp_path) is None
+    assert usable_cores() >= 1

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from stretto.backends.host import cgroup_cpu_quota as cgroup_cpu_quota
-from stretto.backends.host import usable_cores
+from stretto.backends.host import shown, usable_cores
 from stretto.errors import StartupError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -78,12 +77,19 @@ def choose_device(requested: str) -> DeviceChoice:
     return DeviceChoice(torch.device(wanted), "it was asked for")
 
 
-def choose_dtype(requested: str, device: torch.device) -> DtypeChoice:
+def choose_dtype(requested: str, device: torch.device, *, weights: int, free_bytes: int) -> DtypeChoice:
     """Pick the dtype.
+
+    On the CPU ``auto`` is float32: it gives the model's own answers, and one stream decodes fastest in it. Measured on
+    SmolLM2-135M with one thread of an AMD EPYC with AVX-512 BF16, tokens a second of processor time, float32 against
+    bfloat16: one stream 11.1 / 7.9 (at 1,024 tokens of context 9.7 / 6.3), 8 streams 32 / 32, 16 streams 42 / 53, a
+    prompt of 512 tokens 94 / 131. A model that would not leave room for anything else in float32 gets bfloat16.
 
     Args:
         requested: ``auto``, ``float32``, ``bfloat16`` or ``float16``.
         device: where.
+        weights: how many the model has.
+        free_bytes: memory that is free there.
 
     Raises:
         StartupError: ``backend_unavailable``, for a name that is none of these.
@@ -102,23 +108,28 @@ def choose_dtype(requested: str, device: torch.device) -> DtypeChoice:
         return DtypeChoice(
             torch.float32, "the CUDA device does not compute bfloat16, and float16 can overflow"
         )
-    if device.type == "mps":
-        return DtypeChoice(torch.float32, "the dtype that is exact on every MPS device")
-    return _cpu_dtype()
-
-
-def _cpu_dtype() -> DtypeChoice:
-    return DtypeChoice(torch.float32, "to be measured")
+    needed = weights * torch.float32.itemsize
+    if needed > free_bytes // 2:
+        figures = f"{shown(needed)} of the {shown(free_bytes)} that are free"
+        return DtypeChoice(torch.bfloat16, f"in float32 the weights would take {figures}")
+    return DtypeChoice(torch.float32, f"it is exact, and decodes one stream fastest on {device.type}")
 
 
 def choose_threads(requested: int | None, cores: int | None = None) -> ThreadsChoice:
     """How many threads compute on the CPU.
 
+    One core less than there are: the threads meet at a barrier after every product, so that one of them waiting for a
+    core, while the event loop or a caller's program has it, holds up all of them. Measured on 2 busy cores, SmolLM2 in
+    float32, tokens a second with 1 thread and with 2: one stream 6.9 / 1.0, 16 streams 40 / 3.4. On a machine that
+    does nothing else the last core can pay; then ask for it.
+
     Args:
         requested: a number, or None.
         cores: processors that this process may use; None finds out.
     """
-    cores = usable_cores() if cores is None else cores
     if requested is not None:
         return ThreadsChoice(requested, "it was asked for")
-    return ThreadsChoice(cores, "to be measured")
+    cores = usable_cores() if cores is None else cores
+    if cores == 1:
+        return ThreadsChoice(1, "there is one core")
+    return ThreadsChoice(cores - 1, f"one of {cores} cores is left to the event loop and the callers")

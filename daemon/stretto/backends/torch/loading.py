@@ -24,9 +24,9 @@ _SLICE_VALUES = 1 << 22
 _PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
-def weight_bytes(source: ModelSource, dtype: torch.dtype) -> int:
-    """Bytes that a model's weights take in a dtype."""
-    return sum(math.prod(shape) for shape in source.config.tensor_shapes().values()) * dtype.itemsize
+def weight_count(source: ModelSource) -> int:
+    """How many weights a model has, a tied table counted once."""
+    return sum(math.prod(shape) for shape in source.config.tensor_shapes().values())
 
 
 def load_weights(
@@ -61,7 +61,8 @@ class _Loader:
         self._dtype = dtype
         self._projection = projection
         self._report = report
-        self._total = weight_bytes(source, dtype) // dtype.itemsize
+        self._shapes = source.config.tensor_shapes()
+        self._total = weight_count(source)
         self._done = 0
         self._nbytes = 0
 
@@ -104,7 +105,7 @@ class _Loader:
 
     def _tensor(self, *names: str) -> Tensor:
         """One tensor, or several below each other."""
-        shapes = [self._source.config.tensor_shapes()[name] for name in names]
+        shapes = [self._shapes[name] for name in names]
         out = torch.empty(
             (sum(shape[0] for shape in shapes), *shapes[0][1:]), dtype=self._dtype, device=self._device
         )

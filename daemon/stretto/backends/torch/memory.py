@@ -4,17 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from stretto.backends.host import Memory, cgroup_limits, host_memory, parse_meminfo, parse_vm_stat, shown
-
-__all__ = [
-    "Memory",
-    "cgroup_limits",
-    "device_memory",
-    "host_memory",
-    "parse_meminfo",
-    "parse_vm_stat",
-    "shown",
-]
+from stretto.backends.host import Memory, host_memory
 
 
 def device_memory(device: torch.device) -> Memory:

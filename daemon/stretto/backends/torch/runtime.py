@@ -20,13 +20,14 @@ from stretto.backends.base import (
     ModelSpec,
     ProgressReport,
 )
+from stretto.backends.host import shown
 from stretto.backends.torch.attention import plan_attention
 from stretto.backends.torch.device import choose_device, choose_dtype, choose_threads
 from stretto.backends.torch.kv import KVPool
 from stretto.backends.torch.linear import choose_projection
 from stretto.backends.torch.llama import Llama, StepTensors
-from stretto.backends.torch.loading import load_weights, weight_bytes
-from stretto.backends.torch.memory import device_memory, shown
+from stretto.backends.torch.loading import load_weights, weight_count
+from stretto.backends.torch.memory import device_memory
 from stretto.backends.torch.plan import StepPlan, plan_step
 from stretto.backends.torch.rope import Rope
 from stretto.errors import StartupError
@@ -45,7 +46,12 @@ class Runtime:
         """Choose device, dtype and threads, then load. Raises StartupError, and what ``report`` raises."""
         self._device_choice = choose_device(device)
         self._device = self._device_choice.device
-        self._dtype_choice = choose_dtype(dtype, self._device)
+        self._dtype_choice = choose_dtype(
+            dtype,
+            self._device,
+            weights=weight_count(source),
+            free_bytes=device_memory(self._device).free_bytes,
+        )
         self._dtype = self._dtype_choice.dtype
         self._threads = choose_threads(threads)
         torch.set_num_threads(self._threads.threads)
@@ -192,13 +198,13 @@ class Runtime:
 
     def _check_room(self, source: ModelSource) -> None:
         """Before any weight is read, so that the machine is not driven into swapping first."""
-        if weight_bytes(source, self._dtype) > device_memory(self._device).free_bytes:
+        if weight_count(source) * self._dtype.itemsize > device_memory(self._device).free_bytes:
             raise self._no_room(source)
 
     def _no_room(self, source: ModelSource) -> StartupError:
         free = device_memory(self._device).free_bytes
         return StartupError(
-            f"The weights of {source.name} take {shown(weight_bytes(source, self._dtype))} in"
+            f"The weights of {source.name} take {shown(weight_count(source) * self._dtype.itemsize)} in"
             f" {self._dtype_choice.name}; {shown(free)} are free on {self._device}.",
             code="out_of_memory",
             remedy="Free memory, or choose a smaller model or a 16-bit dtype.",
