@@ -16,7 +16,7 @@ from support.daemon import RunningDaemon
 ROOT = Path(__file__).parents[2]
 DEFAULT_URL = "http://127.0.0.1:8080"
 
-pytestmark = [pytest.mark.torch, pytest.mark.real_model]
+pytestmark = [pytest.mark.torch, pytest.mark.real_model, pytest.mark.timeout(600)]
 
 
 def blocks(language: str) -> list[str]:
@@ -33,7 +33,7 @@ def run(command: list[str], daemon: RunningDaemon, stdin: str | None = None) -> 
     env = {**os.environ, "STRETTO_SOCKET": str(daemon.socket)}
     env["PATH"] = f"{Path(sys.executable).parent}:{env['PATH']}"
     ended = subprocess.run(
-        command, env=env, input=stdin, capture_output=True, text=True, timeout=110, check=False, cwd=ROOT
+        command, env=env, input=stdin, capture_output=True, text=True, timeout=500, check=False, cwd=ROOT
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout

@@ -10,7 +10,7 @@ import pytest
 
 from support.daemon import RunningDaemon
 
-pytestmark = [pytest.mark.torch, pytest.mark.real_model]
+pytestmark = [pytest.mark.torch, pytest.mark.real_model, pytest.mark.timeout(600)]
 
 PROMPTS = [
     "What is the capital of France?",

@@ -126,6 +126,7 @@ def test_the_extras(random_daemon: RunningDaemon) -> None:
 
 @pytest.mark.torch
 @pytest.mark.real_model
+@pytest.mark.timeout(600)
 def test_the_real_model(real_daemon: RunningDaemon) -> None:
     with client_of(real_daemon) as client:
         reply = client.chat.completions.create(
