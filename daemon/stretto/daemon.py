@@ -230,7 +230,7 @@ class Daemon:
             tokenizer=chosen.tokenizer,
             template=chosen.template,
             admission=Admission(
-                settings.max_batch, settings.queue_limit, waiting=lambda: engine.stats().queued
+                settings.max_batch, settings.queue_limit, waiting=lambda: engine.stats().held_back
             ),
             log=LifecycleLog(),
             step_deadline_s=settings.step_deadline_s,

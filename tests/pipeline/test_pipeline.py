@@ -70,7 +70,7 @@ async def pipeline_with(
                 engine=engine,
                 tokenizer=tokenizer,
                 template=ChatTemplate(ECHO_CHAT_TEMPLATE) if template else None,
-                admission=Admission(max_batch, queue_limit, waiting=lambda: engine.stats().queued),
+                admission=Admission(max_batch, queue_limit, waiting=lambda: engine.stats().held_back),
                 log=log,
                 **options,
             ),
@@ -293,3 +293,21 @@ async def test_the_queue_limit_is_checked_before_anything_is_rendered() -> None:
             assert caught.value.retry_after_s is not None
             backend.release()
     assert log.events.count("completed") == 2
+
+
+async def test_a_burst_that_the_next_step_will_take_is_not_a_queue() -> None:
+    async with pipeline_with(EchoScript(stall_at_step=1), max_batch=8, queue_limit=1) as (
+        pipeline,
+        _,
+        backend,
+        log,
+    ):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(collect, pipeline, ask(request_id="first"))
+            await trio.to_thread.run_sync(backend.stalled.wait)
+            for number in range(7):
+                nursery.start_soon(collect, pipeline, ask(request_id=str(number)))
+            while log.events.count("queued") < 8:
+                await trio.lowlevel.checkpoint()
+            backend.release()
+    assert log.events.count("completed") == 8

@@ -166,6 +166,7 @@ class Engine:
             return EngineStats(
                 state=self._state.value,
                 queued=scheduler.queued,
+                held_back=scheduler.held_back,
                 running=scheduler.running,
                 max_batch=self._config.max_batch,
                 kv_blocks_used=sum(used),

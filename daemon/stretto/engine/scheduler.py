@@ -37,6 +37,7 @@ class Scheduler:
         self.kv = KVCache(plan, prefix_cache=prefix_cache)
         self._live: dict[str, LiveSequence] = {}
         self._queue: deque[LiveSequence] = deque()
+        self._held_back = 0
         self._running: list[LiveSequence] = []
 
     @property
@@ -48,6 +49,11 @@ class Scheduler:
     def queued(self) -> int:
         """Sequences that wait."""
         return len(self._queue)
+
+    @property
+    def held_back(self) -> int:
+        """Sequences that wait although a step could have taken them: what has come since the last ``admit`` is not among them."""
+        return min(self._held_back, len(self._queue))
 
     @property
     def running(self) -> int:
@@ -83,11 +89,12 @@ class Scheduler:
         while self._queue and len(self._running) < self._max_batch:
             sequence = self._queue[0]
             if not self.kv.start(sequence):
-                return
+                break
             self._queue.popleft()
             sequence.started_at = now
             sequence.advance(Phase.PREFILLING)
             self._running.append(sequence)
+        self._held_back = len(self._queue)
 
     def plan(self, prefill_tokens: int) -> list[Part]:
         """The next step: every answer's next token, and at most so many tokens of the prompts."""

@@ -23,7 +23,7 @@ class Admission:
     Args:
         max_running: sequences that run at once.
         queue_limit: sequences that may wait.
-        waiting: how many sequences the engine holds back now.
+        waiting: how many sequences the engine holds back for want of room; not those that its next step will take.
         clock: monotonic seconds.
     """
 

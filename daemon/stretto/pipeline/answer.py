@@ -182,8 +182,16 @@ class Answer:
         progress.cached_tokens, progress.cache_miss = min(self._reuse.values(), key=lambda reuse: reuse[0])
         if update.tokens and progress.first_token_s is None:
             progress.first_token_s = self._clock() - progress.started
-        if update.outcome is None and _ORDER.index(update.phase.value) > _ORDER.index(progress.phase):
-            progress.phase = update.phase.value
+        # A short answer may arrive whole, with its end: it was being generated all the same.
+        reached = (
+            update.phase.value
+            if update.outcome is None
+            else "generating"
+            if update.tokens
+            else progress.phase
+        )
+        if _ORDER.index(reached) > _ORDER.index(progress.phase):
+            progress.phase = reached
             self._on_phase(progress)
 
 

@@ -1,8 +1,5 @@
 """The real SmolLM2 in float32 against ``transformers`` on the same dequantised weights.
 
-Where every digit counts the reference computes in float64: in float32 its own logits, up to 38 in size, are 9e-5 away
-from that, which would leave no room to find a fault of ours.
-
 Greedy text is compared position by position: when each of our tokens is the reference's best one after our own text so
 far, the two texts are equal, and the reference needs one pass a prompt.
 """
@@ -24,8 +21,6 @@ from support.torch_runs import Driver, loaded, reference_logits, reference_of_so
 pytestmark = [pytest.mark.torch, pytest.mark.real_model, pytest.mark.timeout(600)]
 
 TOLERANCE = 1e-4
-RELATIVE = 1e-5
-"""Logits reach 20 here, where float32 sums of 1,536 terms differ by their order alone; the worst seen was 1.1e-4 at 19."""
 NEW_TOKENS = 8
 QUESTIONS = (
     "Hi",
@@ -58,9 +53,7 @@ class Real:
     def __init__(self, path: Path) -> None:
         source = open_model(path)
         tokenizer = load_tokenizer(source)
-        # float64 as well, so that the two differ by their arithmetic alone: the same dequantised float32 weights.
-        self.single: Any = reference_of_source(source)
-        self.model: Any = reference_of_source(source).double()
+        self.model: Any = reference_of_source(source)
         self.backend: TorchBackend = loaded(path)
         self.prompts = [
             tokenizer.encode(
@@ -84,25 +77,20 @@ def test_prompts_differ_in_length(real: Real) -> None:
     assert lengths[-1] > 10 * lengths[0]
 
 
-def test_logits_of_prompts_whole_in_chunks_and_over_shuffled_blocks(real: Real) -> None:
+def test_every_row_of_a_long_prompt_whole_in_chunks_and_over_shuffled_blocks(real: Real) -> None:
+    # Over seven million logits, up to 38 in size, float32 itself shows: the reference in float32 is 9.3e-5 away from
+    # the reference in float64. So this compares with float64, and the typical distance is the sharper of the limits.
     prompt = real.prompts[-1]
-    wanted = reference_logits(real.model, prompt)
+    wanted = reference_logits(real.model.double(), prompt)
+    real.model.float()
     for shuffled, chunk in ((False, len(prompt)), (True, 37)):
         driver = Driver(real.backend, blocks=20, block_tokens=16, shuffled=shuffled)
-        found = driver.prefill(driver.start(prompt), chunk)
-        np.testing.assert_allclose(found, wanted, rtol=RELATIVE, atol=TOLERANCE)
+        distance = driver.prefill(driver.start(prompt), chunk) - wanted
+        assert float(np.abs(distance).max()) < 2 * TOLERANCE
+        assert float(np.sqrt(np.mean(distance**2))) < TOLERANCE / 4
 
 
-def test_logits_against_the_reference_in_float32_too(real: Real) -> None:
-    for prompt in real.prompts[:2]:
-        driver = Driver(real.backend, blocks=20, block_tokens=16)
-        found = driver.prefill(driver.start(prompt), len(prompt))
-        np.testing.assert_allclose(
-            found, reference_logits(real.single, prompt), rtol=RELATIVE, atol=TOLERANCE
-        )
-
-
-def test_greedy_text_of_each_prompt_alone(real: Real) -> None:
+def test_logits_and_greedy_text_of_each_prompt_alone(real: Real) -> None:
     for prompt in real.prompts:
         driver = Driver(real.backend, blocks=20, block_tokens=16)
         sequence = driver.start(prompt, len(prompt) + NEW_TOKENS)
@@ -111,12 +99,10 @@ def test_greedy_text_of_each_prompt_alone(real: Real) -> None:
             sequence.tokens.append(int(rows[-1][0].argmax()))
             rows += driver.step([(sequence, 1)])
         text = sequence.tokens[len(prompt) :]
-        wanted = reference_logits(real.single, sequence.tokens, NEW_TOKENS + 1)
+        wanted = reference_logits(real.model, sequence.tokens, NEW_TOKENS + 1)
+        assert float(np.abs(np.concatenate(rows) - wanted).max()) < TOLERANCE
         assert text == wanted[:-1].argmax(-1).tolist()
         real.alone.append(text)
-        if len(real.alone) % 5 == 1:
-            wanted = reference_logits(real.model, sequence.tokens, NEW_TOKENS + 1)
-            np.testing.assert_allclose(np.concatenate(rows), wanted, rtol=RELATIVE, atol=TOLERANCE)
 
 
 def test_greedy_text_eight_at_a_time_is_the_same(real: Real) -> None:
