@@ -45,7 +45,7 @@ class OneDNNProjection:
 
     Its kernels for several rows add all of a row's products into one running sum. Where a model has a few very large
     activations (the first tokens, before the down projection) that loses digits, so long rows are summed in parts: on
-    SmolLM2 that halves the distance to a float64 computation and takes no more time.
+    SmolLM2 that brings the distance to a float64 computation from 1.5 times PyTorch's own to about equal.
     """
 
     __slots__ = ("_bias", "_product", "_weights")
