@@ -80,10 +80,12 @@ def choose_device(requested: str) -> DeviceChoice:
 def choose_dtype(requested: str, device: torch.device, *, weights: int, free_bytes: int) -> DtypeChoice:
     """Pick the dtype.
 
-    On the CPU ``auto`` is float32: it gives the model's own answers, and one stream decodes fastest in it. Measured on
-    SmolLM2-135M with one thread of an AMD EPYC with AVX-512 BF16, tokens a second of processor time, float32 against
-    bfloat16: one stream 11.1 / 7.9 (at 1,024 tokens of context 9.7 / 6.3), 8 streams 32 / 32, 16 streams 42 / 53, a
-    prompt of 512 tokens 94 / 131. A model that would not leave room for anything else in float32 gets bfloat16.
+    On the CPU ``auto`` is float32, for what is right more than for what is fast: products in bfloat16 give bfloat16
+    logits, which at a size of 20 are 0.125 apart, so that the best token is a matter of rounding. It costs one stream
+    little and several more: SmolLM2-135M on one thread of an AMD EPYC with AVX-512 BF16, quiet and interleaved, median
+    tokens a second in float32 and bfloat16: one stream 9.3 / 10.3 (at 1,024 tokens of context 7.5 / 8.6), 8 streams
+    29 / 36, 16 streams 43 / 57, a prompt of 512 tokens 82 / 138. A model that would not leave room for anything else
+    in float32 gets bfloat16.
 
     Args:
         requested: ``auto``, ``float32``, ``bfloat16`` or ``float16``.
@@ -112,16 +114,17 @@ def choose_dtype(requested: str, device: torch.device, *, weights: int, free_byt
     if needed > free_bytes // 2:
         figures = f"{shown(needed)} of the {shown(free_bytes)} that are free"
         return DtypeChoice(torch.bfloat16, f"in float32 the weights would take {figures}")
-    return DtypeChoice(torch.float32, f"it is exact, and decodes one stream fastest on {device.type}")
+    return DtypeChoice(torch.float32, "its logits are exact to rounding, where those of bfloat16 tie")
 
 
 def choose_threads(requested: int | None, cores: int | None = None) -> ThreadsChoice:
     """How many threads compute on the CPU.
 
     One core less than there are: the threads meet at a barrier after every product, so that one of them waiting for a
-    core, while the event loop or a caller's program has it, holds up all of them. Measured on 2 busy cores, SmolLM2 in
-    float32, tokens a second with 1 thread and with 2: one stream 6.9 / 1.0, 16 streams 40 / 3.4. On a machine that
-    does nothing else the last core can pay; then ask for it.
+    core, while the event loop or a caller's program has it, holds up all of them. SmolLM2-135M in float32 on 2 cores,
+    median tokens a second with 1 thread and with 2: on a quiet machine one stream 9.3 / 9.0, 16 streams 43 / 51, a
+    prompt of 512 tokens 82 / 160; on a busy one 6.9 / 1.0, 40 / 3.4 and 48 / 28. Where nothing else runs, the last
+    core is worth asking for.
 
     Args:
         requested: a number, or None.
