@@ -229,9 +229,7 @@ class Daemon:
             engine=engine,
             tokenizer=chosen.tokenizer,
             template=chosen.template,
-            admission=Admission(
-                settings.max_batch, settings.queue_limit, waiting=lambda: engine.stats().held_back
-            ),
+            admission=Admission(settings.max_batch, settings.queue_limit, waiting=engine.held_back),
             log=LifecycleLog(),
             step_deadline_s=settings.step_deadline_s,
             default_max_tokens=settings.default_max_tokens,

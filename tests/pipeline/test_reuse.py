@@ -41,7 +41,7 @@ async def running(config: EngineConfig | None = None) -> AsyncIterator[tuple[Pip
                 engine=engine,
                 tokenizer=EchoTokenizer(),
                 template=ChatTemplate(ECHO_CHAT_TEMPLATE),
-                admission=Admission(16, 4, waiting=lambda: engine.stats().held_back),
+                admission=Admission(16, 4, waiting=engine.held_back),
                 log=lines,
             ),
             lines,

@@ -5,15 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from stretto.settings import SETTING_FIELDS, LoadedSettings, SettingField, load_settings
 from stretto.settings.declare import Switch, TextList
 from stretto.settings.render import flag_help
-
-Callback = TypeVar("Callback", bound=Callable[..., Any])
 
 
 def setting_option(field: SettingField) -> click.Option:

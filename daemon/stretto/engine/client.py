@@ -176,6 +176,10 @@ class EngineClient:
         """What there is to know; never waits for a step."""
         return EngineStats("new") if self._engine is None else self._engine.stats()
 
+    def held_back(self) -> int:
+        """Sequences that wait for want of room; see EngineStats."""
+        return 0 if self._engine is None else self._engine.held_back()
+
     def progress(self) -> EngineProgress:
         """For readiness and the watchdog."""
         return (

@@ -151,6 +151,11 @@ class Engine:
             alive = self._state is EngineState.READY and self._thread is not None and self._thread.is_alive()
             return EngineProgress(busy, age_s, stepper.steps if stepper else 0, alive, self._state.value)
 
+    def held_back(self) -> int:
+        """``EngineStats.held_back`` alone, for who asks at every request."""
+        with self._wake:
+            return 0 if self._stepper is None else self._stepper.scheduler.held_back
+
     def stats(self) -> EngineStats:
         """What there is to know."""
         progress = self.progress()

@@ -15,7 +15,6 @@ _ONE = (
 )  # fmt: skip
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 _NAMED = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
-DEFINITIONS = frozenset({"$defs", "definitions"})
 
 
 def children(node: Mapping[str, Any]) -> Iterator[tuple[Path, dict[str, Any]]]:

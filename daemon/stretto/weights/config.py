@@ -15,8 +15,6 @@ import numpy.typing as npt
 
 Float32Array = npt.NDArray[np.float32]
 
-ROPE_SCALINGS = ("none", "linear", "llama3", "yarn")
-
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:

@@ -10,7 +10,6 @@ from stretto.backends.host import shown, usable_cores
 from stretto.errors import StartupError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-DEVICE_TYPES = ("cuda", "mps", "cpu")
 
 
 @dataclass(frozen=True, slots=True)
