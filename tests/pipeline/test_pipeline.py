@@ -70,7 +70,7 @@ async def pipeline_with(
                 engine=engine,
                 tokenizer=tokenizer,
                 template=ChatTemplate(ECHO_CHAT_TEMPLATE) if template else None,
-                admission=Admission(max_batch, queue_limit, waiting=lambda: engine.stats().held_back),
+                admission=Admission(max_batch, queue_limit, waiting=engine.held_back),
                 log=log,
                 **options,
             ),
@@ -274,6 +274,23 @@ async def test_a_failure_that_the_reader_deals_with_is_logged_as_one() -> None:
                 await anext(answer)
     assert log.events[-1] == "failed"
     assert "completed" not in log.events
+
+
+@pytest.mark.parametrize("fault", ["fail_at_step=4", "lost_at_step=4"])
+async def test_the_text_before_a_failure_is_not_lost(fault: str) -> None:
+    async with pipeline_with(EchoScript.parse(fault)) as (pipeline, engine, _, log):
+        events: list[Event] = []
+
+        async def read_when_all_is_over() -> None:
+            async with pipeline.answer(ask("abcdef")) as answer:
+                await idle(engine)
+                async for event in answer:
+                    events.append(event)
+
+        with pytest.raises((EngineError, Unavailable)):
+            await read_when_all_is_over()
+    assert text_of(events) == "abc"
+    assert log.events[-1] == "failed"
 
 
 async def test_the_queue_limit_is_checked_before_anything_is_rendered() -> None:

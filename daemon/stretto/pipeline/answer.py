@@ -21,18 +21,14 @@ class Choice:
         self.index = index
         self.outcome: Outcome | None = None
         self.ended = False
-        self.stop_string: str | None = None
+        self.failure: StrettoError | None = None
         self.completion_tokens = 0
         self._assembler = TextAssembler(
             tokenizer, index=index, stop=request.stop, logprobs=request.logprobs is not None
         )
 
     def accept(self, update: Update) -> list[Event]:
-        """Events that an update brings.
-
-        Raises:
-            StrettoError: the sequence failed, or was cancelled from outside.
-        """
+        """Events that an update brings; the text that came before a failure is among them, the failure is in ``failure``."""
         outcome = update.outcome
         tokens = update.tokens
         self.completion_tokens += len(tokens)
@@ -42,18 +38,20 @@ class Choice:
                 tokens = tokens[:-1]  # the end token is counted, but is no text
         events: list[Event] = list(self._assembler.push(tokens))
         if self._assembler.stopped is not None:
-            self.stop_string = self._assembler.stopped
             self.completion_tokens = self._assembler.counted_tokens
             self.ended = True
-            events.append(Finish(self.index, "stop", self.stop_string))
+            events += self._assembler.close("stop")
         elif outcome is not None:
             self.ended = True
-            if outcome.phase is Phase.FAILED:
-                raise outcome.error or EngineError("The sequence failed for an unknown reason.")
-            if outcome.phase is Phase.CANCELLED:
-                raise cancelled_error()
-            events.extend(self._assembler.finish())
-            events.append(Finish(self.index, outcome.reason or "stop"))
+            if outcome.phase is Phase.FINISHED:
+                events += self._assembler.close(outcome.reason or "stop")
+            else:
+                events += self._assembler.finish()
+                self.failure = outcome.error or (
+                    cancelled_error()
+                    if outcome.phase is Phase.CANCELLED
+                    else EngineError("The sequence failed for an unknown reason.")
+                )
         return events
 
 
@@ -100,7 +98,7 @@ class Answer:
         self._pending: deque[Event] = deque()
         self._done = False
         self.failure: StrettoError | None = None
-        """What ``__anext__`` raised, for a caller whose reader has dealt with it."""
+        """What ``__anext__`` raises once the text before it has been read."""
 
     def __aiter__(self) -> Answer:
         return self
@@ -114,6 +112,8 @@ class Answer:
             StrettoError: the generation failed or was cancelled from outside.
         """
         while not self._pending:
+            if self.failure is not None:
+                raise self.failure
             if self._done:
                 raise StopAsyncIteration
             if self.complete:
@@ -133,15 +133,11 @@ class Answer:
         if choice.ended:
             return  # made before the engine saw that a stop string had ended this choice
         self._note(update)
-        try:
-            events = choice.accept(update)
-        except StrettoError as error:
-            self.failure = error
-            raise
-        for event in events:
+        for event in choice.accept(update):
             if isinstance(event, Finish):
                 self._progress.finish_reasons += (event.reason,)
             self._pending.append(event)
+        self.failure = self.failure or choice.failure
         if choice.ended and choice.outcome is None:
             self._generation.cancel(update.id)
 
