@@ -99,28 +99,31 @@ def _from_files(settings: Settings) -> ChosenModel:
 
 def _choose_backend(settings: Settings, source: ModelSource) -> tuple[str, Backend]:
     """What was asked for; ``auto`` is PyTorch, which computes as exactly as its dtype, and without it the native kernels."""
-    from stretto.backends.native import NativeBackend, choose_native
+    from stretto.backends.native import NativeBackend, native_support
     from stretto.backends.torch import TorchBackend, probe
 
-    torch = probe() if settings.backend != "native" else None
+    torch = None if settings.backend == "native" else probe()
     if torch is not None and torch.available:
         return "torch", TorchBackend(
             source, device=settings.device, dtype=settings.dtype, threads=settings.threads
         )
-    if torch is not None and (settings.backend == "torch" or settings.device not in ("auto", "cpu")):
+    # Without PyTorch, a device or a dtype that was asked for cannot be had: then it is better to say so.
+    native_will_do = (
+        settings.backend != "torch" and settings.device in ("auto", "cpu") and settings.dtype == "auto"
+    )
+    native = native_support(source)
+    if native_will_do and native.available:
+        return "native", NativeBackend(source, threads=settings.threads)
+    if torch is not None:
         raise StartupError(
             f"The torch backend cannot be used here: {torch.reason}",
             code="backend_unavailable",
             remedy="Install it with: pip install 'stretto[torch]'.",
         )
-    native = choose_native(source, kernels="native", device=settings.device)
-    if native.available:
-        return "native", NativeBackend(source, threads=settings.threads)
-    why = "" if torch is None else f", and the torch backend neither: {torch.reason}"
     raise StartupError(
-        f"The native backend cannot be used here: {native.reason}{why}",
+        f"The native backend cannot be used here: {native.reason}.",
         code="backend_unavailable",
-        remedy="Install PyTorch with: pip install 'stretto[torch]', and let --backend auto choose.",
+        remedy="Leave --backend out, and PyTorch computes.",
     )
 
 

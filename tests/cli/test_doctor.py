@@ -76,8 +76,25 @@ def test_a_backend_that_is_missing(run: Run, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(
         checks, "probe_torch", lambda: BackendInfo("torch", False, "PyTorch is not installed")
     )
+    monkeypatch.setattr(checks, "probe_native", lambda: BackendInfo("native", False, "not built"))
     assert findings(run("doctor", "--json"))["backend torch"]["state"] == "fail"
     assert findings(run("doctor", "--json", "--backend", "echo"))["backend torch"]["state"] == "note"
+
+
+def test_native_stands_in_for_torch_only_where_it_can(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        checks, "probe_torch", lambda: BackendInfo("torch", False, "PyTorch is not installed")
+    )
+    monkeypatch.setattr(checks, "probe_native", lambda: BackendInfo("native", True, "avx2", ("cpu",)))
+    assert findings(run("doctor", "--json"))["backend torch"]["state"] == "note"
+    for flags in (("--backend", "torch"), ("--dtype", "float32"), ("--device", "cuda")):
+        assert findings(run("doctor", "--json", *flags))["backend torch"]["state"] == "fail"
+
+
+def test_native_kernels_that_are_missing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "probe_native", lambda: BackendInfo("native", False, "not built"))
+    assert findings(run("doctor", "--json"))["backend native"]["state"] == "note"
+    assert findings(run("doctor", "--json", "--backend", "native"))["backend native"]["state"] == "fail"
 
 
 @pytest.mark.parametrize(

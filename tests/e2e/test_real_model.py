@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
-from support.daemon import RunningDaemon
+from support.daemon import RunningDaemon, running
 
 pytestmark = [pytest.mark.torch, pytest.mark.real_model, pytest.mark.timeout(600)]
 
@@ -47,3 +48,12 @@ def test_a_seed_is_reproducible_in_any_company(real_daemon: RunningDaemon) -> No
         together = ask(real_daemon, PROMPTS[2], temperature=1, seed=7)
         assert all(other.result() for other in others)
     assert together == alone
+
+
+def test_the_native_kernels_serve_it_too(tmp_path: Path, smollm2_path: Path) -> None:
+    with running(
+        tmp_path, "--model", str(smollm2_path), "--served-name", "smollm2", "--backend", "native"
+    ) as daemon:
+        assert "backend=native" in daemon.ready_line
+        answer = ask(daemon, "Name three fruits.", temperature=0)
+    assert any(fruit in answer.lower() for fruit in ("apple", "banana", "orange", "grape"))

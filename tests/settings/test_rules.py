@@ -89,6 +89,14 @@ def test_echo_settings_belong_to_the_echo_backend() -> None:
         load(backend="echo", device="cuda")
 
 
+def test_native_takes_no_device_nor_dtype() -> None:
+    assert load(backend="native", device="cpu").settings.backend == "native"
+    with pytest.raises(SettingsError, match="cannot be used with backend native"):
+        load(backend="native", device="cuda")
+    with pytest.raises(SettingsError, match="has no effect with backend native"):
+        load(backend="native", dtype="float32")
+
+
 def test_the_chat_template_must_be_a_file(tmp_path: Path) -> None:
     path = tmp_path / "template.jinja"
     for missing in (path, tmp_path):

@@ -121,20 +121,44 @@ def probe_torch() -> BackendInfo:
     return probe()
 
 
+def probe_native() -> BackendInfo:
+    """Ask whether the native kernels were built, and suit this processor."""
+    from stretto.backends.base import BackendInfo
+    from stretto.backends.native import native_support
+
+    support = native_support()
+    return BackendInfo("native", support.available, support.reason, ("cpu",) if support.available else ())
+
+
 def check_backends(settings: Settings) -> list[Finding]:
     """Which backends work, and whether the one that is set does."""
-    info = probe_torch()
+    info, native = probe_torch(), probe_native()
     available, reason, devices = info.available, info.reason, info.devices
     wanted = settings.backend in ("auto", "torch")
+    # auto goes without PyTorch where the native kernels can do what was asked for.
+    goes_without = (
+        settings.backend == "auto"
+        and native.available
+        and settings.device in ("auto", "cpu")
+        and settings.dtype == "auto"
+    )
     where = f" ({', '.join(devices)})" if devices else ""
     found = [
         Finding(
             "backend torch",
-            "ok" if available else "fail" if wanted else "note",
+            "ok" if available else "fail" if wanted and not goes_without else "note",
             f"{reason}{where}",
             None
             if available
             else "Install it: pip install 'stretto[torch]'; or try --backend echo, which needs no model.",
+        ),
+        Finding(
+            "backend native",
+            "ok" if native.available else "fail" if settings.backend == "native" else "note",
+            native.reason,
+            None
+            if native.available
+            else "Install again where there is a C compiler, or use another --backend.",
         ),
         Finding("backend echo", "ok", "always there; repeats what it is told"),
     ]

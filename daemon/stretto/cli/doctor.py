@@ -14,7 +14,7 @@ from stretto.errors import SettingsError
 from stretto.settings import SETTING_FIELDS, Settings, load_settings
 from stretto.settings.load import FlagValue
 
-_OPTIONS = ("model", "backend", "device", "host", "port", "socket", "state_dir", "models_dir")
+_OPTIONS = ("model", "backend", "device", "dtype", "host", "port", "socket", "state_dir", "models_dir")
 _MARKS = {"ok": "ok  ", "note": "note", "fail": "FAIL"}
 
 

@@ -109,6 +109,22 @@ def _echo_only(settings: Settings, origins: Origins) -> None:
         )
 
 
+def _native_only(settings: Settings, origins: Origins) -> None:
+    if settings.backend != "native":
+        return
+    if settings.device not in ("auto", "cpu"):
+        raise refuse(
+            "device", origins, f"{settings.device} cannot be used with backend native; it computes on the CPU"
+        )
+    if settings.dtype != "auto":
+        raise refuse(
+            "dtype",
+            origins,
+            f"{settings.dtype} has no effect with backend native, which rounds activations to 8 bits",
+            "Leave it out, or use --backend torch.",
+        )
+
+
 def _template_file(settings: Settings, origins: Origins) -> None:
     path = settings.chat_template
     if path is None:
@@ -165,6 +181,7 @@ RULES: tuple[Callable[[Settings, Origins], None], ...] = (
     _open_host,
     _open_origins,
     _echo_only,
+    _native_only,
     _template_file,
     _answer_fits,
     _deadline_after_stall,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from stretto.backends.native.backend import NativeBackend
-from stretto.backends.native.choice import KERNELS, choose_native
 from stretto.backends.native.support import NativeSupport, native_support
 
-__all__ = ["KERNELS", "NativeBackend", "NativeSupport", "choose_native", "native_support"]
+__all__ = ["NativeBackend", "NativeSupport", "native_support"]
