@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import trio
 
 from stretto.api import public_app
 from stretto.conversation.messages import Request
+from stretto.dialects.openai_chat import CHAT as CHAT_DIALECT
 from stretto.dialects.openai_chat import parse_chat
 from stretto.pipeline import Health
 from support.serving_pipeline import MODEL, FakePipeline, stretto_error
@@ -430,7 +432,7 @@ async def test_few_large_bodies_are_parsed_at_once(monkeypatch: pytest.MonkeyPat
             with lock:
                 now -= 1
 
-    monkeypatch.setattr("stretto.api.chat.parse_chat", parse)
+    monkeypatch.setattr("stretto.api.app.CHAT", replace(CHAT_DIALECT, parse=parse))
     body = json.dumps({**CHAT, "messages": [{"role": "user", "content": "x" * 2_000_000}]}).encode()
     async with serving(FakePipeline()) as server:
         async with trio.open_nursery() as nursery:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stretto.conversation import ChatTemplate, ToolCall, ToolSpec, encode_chat
+from stretto.conversation import ChatTemplate, ToolCall, ToolChoice, ToolSpec, encode_chat
 from stretto.errors import InvalidRequest
 from support.conversation_templates import PLAIN, TOOLS
 from support.conversation_tokens import CharTokenizer, message, request
@@ -81,7 +81,9 @@ def test_tools_are_not_offered_when_the_choice_is_none() -> None:
     tool = ToolSpec("look_up", "x", {})
     offered = tokenizer.text(ids_of(TOOLS, message("user", "hi"), tokenizer=tokenizer, tools=(tool,)))
     hidden = tokenizer.text(
-        ids_of(TOOLS, message("user", "hi"), tokenizer=tokenizer, tools=(tool,), tool_choice="none")
+        ids_of(
+            TOOLS, message("user", "hi"), tokenizer=tokenizer, tools=(tool,), tool_choice=ToolChoice("none")
+        )
     )
     assert "look_up" in offered
     assert "look_up" not in hidden

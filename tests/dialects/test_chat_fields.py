@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stretto.conversation import Constraint, Request, SamplingParams
+from stretto.conversation import Constraint, Request, SamplingParams, ToolChoice
 from stretto.dialects.openai_fields import field_table
 from stretto.errors import InvalidRequest
 from stretto.schemas import schema
@@ -177,9 +177,9 @@ PARSED: list[tuple[dict[str, Any], str, Any]] = [
     ({"guided_grammar": "start: X"}, "constraint", Constraint("lark", "start: X", "guided_grammar")),
     ({"response_format": {"type": "text"}}, "sampling", SamplingParams()),
     ({"tools": []}, "tools", ()),
-    ({"tools": [], "tool_choice": "auto"}, "tool_choice", "auto"),
+    ({"tools": [], "tool_choice": "auto"}, "tool_choice", ToolChoice("auto")),
     ({"tools": [{"type": "function"}], "tool_choice": "none"}, "tools", ()),
-    ({"tool_choice": "none"}, "tool_choice", "none"),
+    ({"tool_choice": "none"}, "tool_choice", ToolChoice("none")),
     ({"parallel_tool_calls": False}, "tools", ()),
     ({"user": "ann"}, "user", "ann"),
     ({"model": "x/y"}, "model", "x/y"),

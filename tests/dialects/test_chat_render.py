@@ -60,7 +60,7 @@ def renderer(**more: Any) -> ChatRenderer:
 
 def stream(events: Iterable[Event], **more: Any) -> bytes:
     render = renderer(stream=True, **more)
-    return render.start() + b"".join(map(render.event, events)) + render.end()
+    return render.start(7) + b"".join(map(render.event, events)) + render.end()
 
 
 def frames(data: bytes) -> list[Any]:
@@ -201,7 +201,7 @@ def test_an_answer_that_is_not_complete_is_not_rendered() -> None:
 
 def test_ids_and_models_are_escaped() -> None:
     render = ChatRenderer(Request(id='"1', model="", messages=()), 1, 'a"\u2028b')
-    frame = json.loads(render.start().decode().removeprefix("data: "))
+    frame = json.loads(render.start(7).decode().removeprefix("data: "))
     assert (frame["id"], frame["model"]) == ('"1', 'a"\u2028b')
 
 
@@ -236,7 +236,7 @@ def test_the_official_client_raises_an_error_in_a_stream() -> None:
     from openai import OpenAI
 
     render = renderer(stream=True)
-    data = render.start() + render.event(EVENTS[0]) + render.error(EngineError("It failed.")) + render.end()
+    data = render.start(7) + render.event(EVENTS[0]) + render.error(EngineError("It failed.")) + render.end()
 
     def reply(request: object) -> httpx2.Response:
         return httpx2.Response(200, content=data, headers={"content-type": "text/event-stream"})

@@ -34,6 +34,8 @@ class FakeAnswer:
         self._pace = pace
         self._failure = failure
         self.cache_miss: str | None = "16:diverged"
+        self.prompt_tokens = 7
+        self.headers: list[tuple[bytes, bytes]] = []
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return self

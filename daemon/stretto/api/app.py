@@ -7,12 +7,13 @@ from collections.abc import Iterable, Sequence
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from stretto.api.answers import AnswerRoute
 from stretto.api.auth import BearerGuard
-from stretto.api.chat import ChatCompletions
 from stretto.api.health import HealthRoute
 from stretto.api.models import ModelDetail, ModelList
 from stretto.api.ports import PipelinePort
 from stretto.api.replies import ErrorReplies, RequestTag, no_such_route
+from stretto.dialects.openai_chat import CHAT
 from stretto.serving import CrossOrigin, HostGuard
 
 
@@ -26,7 +27,7 @@ def shared_routes(pipeline: PipelinePort, *, ping_interval_s: float) -> list[Bas
         Route("/v1/models/{model_id:path}", ModelDetail(pipeline), methods=["GET"]),
         Route(
             "/v1/chat/completions",
-            ChatCompletions(pipeline, ping_interval_s=ping_interval_s),
+            AnswerRoute(CHAT, pipeline, ping_interval_s=ping_interval_s),
             methods=["POST"],
         ),
     ]

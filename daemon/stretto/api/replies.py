@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stretto.dialects.openai_chat import error_body
+from stretto.api.envelopes import Envelope, envelope_of
+from stretto.dialects.openai_errors import error_body
 from stretto.errors import InvalidRequest, NotFound, StrettoError
 from stretto.serving import ClientDisconnected
 
@@ -47,14 +48,16 @@ async def send_json(
     await send_json_bytes(send, body, status=status, headers=headers)
 
 
-async def send_error(send: Send, error: StrettoError, *, headers: Sequence[Header] = ()) -> None:
+async def send_error(
+    send: Send, error: StrettoError, *, headers: Sequence[Header] = (), envelope: Envelope = error_body
+) -> None:
     """Send an error in its envelope, with the header fields that its kind asks for."""
     fields = list(headers)
     if error.retry_after_s is not None:
         fields.append((b"retry-after", b"%d" % math.ceil(error.retry_after_s)))
     if error.status == 401:
         fields.append((b"www-authenticate", b"Bearer"))
-    await send_json_bytes(send, error_body(error), status=error.status, headers=fields)
+    await send_json_bytes(send, envelope(error), status=error.status, headers=fields)
 
 
 def internal_error() -> StrettoError:
@@ -119,7 +122,7 @@ class ErrorReplies:
         if (
             not begun
         ):  # else the server sees an unfinished reply and cuts it, which the client can tell from a whole one
-            await send_error(send, failure, headers=headers)
+            await send_error(send, failure, headers=headers, envelope=envelope_of(scope))
 
 
 async def no_such_route(scope: Scope, receive: Receive, send: Send) -> None:

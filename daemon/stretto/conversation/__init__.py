@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from stretto.conversation.assembly import LOWEST_LOGPROB, GeneratedToken, TextAssembler
+from stretto.conversation.caller import DEFAULT_SESSION, CacheMode, Caller, MemoryMode
 from stretto.conversation.constraint import Constraint, ConstraintKind
 from stretto.conversation.events import (
     Done,
     Event,
     Finish,
     FinishReason,
+    ReasoningDelta,
     TextDelta,
     TokenLogprob,
+    ToolCallDelta,
+    ToolCallStart,
     TopLogprob,
     Usage,
 )
@@ -18,11 +22,14 @@ from stretto.conversation.limits import context_length_message
 from stretto.conversation.messages import (
     ContentPart,
     Message,
+    RawPrompt,
+    Reasoning,
     Request,
     Role,
     SamplingParams,
     TextPart,
     ToolCall,
+    ToolChoice,
     ToolSpec,
 )
 from stretto.conversation.prompt import encode_chat
@@ -31,7 +38,10 @@ from stretto.conversation.template import ChatTemplate
 from stretto.conversation.tokenizer import Tokenizer
 
 __all__ = [
+    "DEFAULT_SESSION",
     "LOWEST_LOGPROB",
+    "CacheMode",
+    "Caller",
     "ChatTemplate",
     "Constraint",
     "ConstraintKind",
@@ -41,7 +51,11 @@ __all__ = [
     "Finish",
     "FinishReason",
     "GeneratedToken",
+    "MemoryMode",
     "Message",
+    "RawPrompt",
+    "Reasoning",
+    "ReasoningDelta",
     "Request",
     "Role",
     "SamplingParams",
@@ -52,6 +66,9 @@ __all__ = [
     "TokenLogprob",
     "Tokenizer",
     "ToolCall",
+    "ToolCallDelta",
+    "ToolCallStart",
+    "ToolChoice",
     "ToolSpec",
     "TopLogprob",
     "Usage",

@@ -1,7 +1,7 @@
 """The canonical answer: one stream of events for all dialects.
 
-For each choice: any number of ``TextDelta`` (later also reasoning and tool calls), then exactly one ``Finish``. The last event of
-all is ``Done``, with the usage. An error raises out of the stream (a ``StrettoError``) and ends it.
+For each choice: any number of ``ReasoningDelta``, ``TextDelta`` and tool calls (a ``ToolCallStart``, then its ``ToolCallDelta``s), then
+exactly one ``Finish``. The last event of all is ``Done``, with the usage. An error raises out of the stream (a ``StrettoError``) and ends it.
 """
 
 from __future__ import annotations
@@ -41,6 +41,33 @@ class TextDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    """The next piece of what a choice thinks before it answers; never empty."""
+
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallStart:
+    """A choice calls a function. ``call`` counts the choice's calls from 0; calls do not interleave."""
+
+    index: int
+    call: int
+    id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """The next piece of a call's arguments: JSON text; never empty."""
+
+    index: int
+    call: int
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """A choice has ended. ``stop_string`` is the stop string that ended it, if one did."""
 
@@ -75,4 +102,4 @@ class Done:
     usage: Usage
 
 
-Event = TextDelta | Finish | Done
+Event = TextDelta | ReasoningDelta | ToolCallStart | ToolCallDelta | Finish | Done

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from stretto.conversation.caller import Caller
 from stretto.conversation.constraint import Constraint
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -97,14 +98,61 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """Which of the offered functions the model may or must call.
+
+    Attributes:
+        mode: ``auto`` leaves it to the model, ``none`` offers no function, ``required`` makes the answer at least one call.
+        allowed: the names it may call, or None for all that are offered. One named function is ``required`` with just that name.
+    """
+
+    mode: Literal["auto", "none", "required"] = "auto"
+    allowed: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """How much a model that thinks before it answers is to think.
+
+    Attributes:
+        enabled: on or off, or None for what the template does by itself.
+        effort: the client's word for it (``low``, ``medium``, ``high``, …), or None.
+        budget_tokens: most tokens of reasoning, or None.
+    """
+
+    enabled: bool | None = None
+    effort: str | None = None
+    budget_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RawPrompt:
+    """A prompt that no template renders: the text, or the token ids; exactly one of them.
+
+    Attributes:
+        suffix: text that comes after the answer, for models that fill in the middle.
+        echo: whether the answer begins with the prompt.
+    """
+
+    text: str | None = None
+    ids: tuple[int, ...] | None = None
+    suffix: str | None = None
+    echo: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One request for an answer, whatever dialect it came in.
 
     Attributes:
         id: ours, e.g. ``chatcmpl-`` and 32 hex digits; names the request in logs, admin calls and the reply.
         model: the model the client asked for, as it wrote it.
-        messages: the conversation.
-        tools, tool_choice: offered functions, and ``auto``, ``none``, ``required`` or a function's name.
+        messages: the conversation; empty when there is a raw prompt.
+        tools, tool_choice: offered functions, and which of them may or must be called.
+        parallel_tool_calls: whether one answer may hold several calls.
+        reasoning: see Reasoning.
+        prompt: a raw prompt in place of messages.
+        continues: whether the last message is the beginning of the answer, to be gone on with.
         sampling: see SamplingParams.
         max_tokens: the client's limit, or None for all the context that is left.
         stop: strings that end the answer; they are not part of it.
@@ -115,13 +163,18 @@ class Request:
         template_kwargs: extra variables for the chat template.
         user: the client's own label; never logged.
         constraint: what each answer must keep to, from its first character to its last.
+        caller: who asks, and what it asks of memory and cache.
     """
 
     id: str
     model: str
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...] = ()
-    tool_choice: str = "auto"
+    tool_choice: ToolChoice = field(default_factory=ToolChoice)
+    parallel_tool_calls: bool = True
+    reasoning: Reasoning = field(default_factory=Reasoning)
+    prompt: RawPrompt | None = None
+    continues: bool = False
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
@@ -132,6 +185,7 @@ class Request:
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     user: str | None = None
     constraint: Constraint | None = None
+    caller: Caller = field(default_factory=Caller)
 
     def sampling_of(self, index: int) -> SamplingParams:
         """Sampling of the ``index``-th of ``n`` answers: with a seed, each draws from its own reproducible stream."""

@@ -93,7 +93,7 @@ def _encode_guarded(
 
 
 def _offered(request: Request) -> Sequence[Any]:
-    return () if request.tool_choice == "none" else request.tools
+    return () if request.tool_choice.mode == "none" else request.tools
 
 
 def _inputs(request: Request) -> Iterator[Any]:

@@ -16,8 +16,6 @@ _DONE = b"data: [DONE]\n\n"
 class ChatRenderer:
     """Renders one request's answer. Keeps nothing of it: what it gives depends on the event alone.
 
-    A stream is ``start()``, ``event(…)`` for each event, then ``end()``; one that fails is ended by ``error(…)`` and ``end()``.
-
     Args:
         request: what was asked.
         created: Unix seconds.
@@ -51,7 +49,7 @@ class ChatRenderer:
                 logprobs[event.index].extend(event.logprobs)
             elif isinstance(event, Finish):
                 reasons[event.index] = event.reason
-            else:
+            elif isinstance(event, Done):
                 usage = event.usage
         if usage is None or None in reasons:
             raise ValueError("an answer is complete only with a Finish for each choice and Done")
@@ -74,7 +72,7 @@ class ChatRenderer:
         }
         return dumps(reply).encode()
 
-    def start(self) -> bytes:
+    def start(self, prompt_tokens: int) -> bytes:
         """The first frames: one for each choice, with the role."""
         delta = {"role": "assistant", "content": "", "refusal": None}
         return b"".join(self._frame(index, delta, None) for index in range(self._request.n))
@@ -89,7 +87,9 @@ class ChatRenderer:
             return self._before[event.index] + text + b'},"logprobs":' + logprobs + self._after
         if isinstance(event, Finish):
             return self._frame(event.index, {}, event.reason)
-        return self._usage_frame(event) if self._request.include_usage else b""
+        if isinstance(event, Done) and self._request.include_usage:
+            return self._usage_frame(event)
+        return b""
 
     def error(self, error: StrettoError) -> bytes:
         """The frame for an error after the first byte; clients raise it. ``end()`` comes after it all the same."""

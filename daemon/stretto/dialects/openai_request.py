@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stretto.conversation.messages import Request, SamplingParams
+from stretto.conversation.messages import Request, SamplingParams, ToolChoice
 from stretto.dialects.json_body import load_json
 from stretto.dialects.openai_fields import CHAT_SCHEMA, sweep_fields
 from stretto.dialects.openai_format import parse_constraint
@@ -40,7 +40,7 @@ def parse_chat(body: bytes, *, request_id: str) -> Request:
         id=request_id,
         model=fields["model"],
         messages=parse_messages(fields["messages"]),
-        tool_choice="none" if fields.get("tool_choice") == "none" else "auto",
+        tool_choice=ToolChoice("none" if fields.get("tool_choice") == "none" else "auto"),
         sampling=_sampling(fields),
         max_tokens=_max_tokens(fields),
         stop=_stop(fields),

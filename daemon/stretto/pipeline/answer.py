@@ -87,6 +87,8 @@ class Answer:
     ) -> None:
         self.request = request
         self.prompt_tokens = progress.prompt_tokens
+        self.headers: list[tuple[bytes, bytes]] = []
+        """What the reply's head is to say of how the answer came about."""
         self._generation = generation
         self._choices = {
             sequence_id(request.id, index): Choice(index, request, tokenizer) for index in range(request.n)

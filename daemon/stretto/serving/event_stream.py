@@ -34,6 +34,7 @@ class EventStream:
             the server's grace has run out.
         ping_interval_s: longest silence on the wire.
         headers: further header fields.
+        ping: what breaks the silence.
     """
 
     def __init__(
@@ -43,10 +44,12 @@ class EventStream:
         error_frame: Callable[[Exception], bytes],
         ping_interval_s: float = 10.0,
         headers: Sequence[Header] = (),
+        ping: bytes = PING,
     ) -> None:
         self._frames = frames
         self._error_frame = error_frame
         self._ping_interval_s = ping_interval_s
+        self._ping_frame = ping
         self._headers = [*_HEADERS, *headers]
         self._lock = trio.Lock()
         self._last_write = 0.0
@@ -104,7 +107,7 @@ class EventStream:
                 async with self._lock:
                     pass
             else:
-                await self._write(send, PING)
+                await self._write(send, self._ping_frame)
 
     async def _end_with(self, ending: trio.Event) -> None:
         await ending.wait()

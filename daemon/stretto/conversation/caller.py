@@ -1,0 +1,30 @@
+"""Who asks, and what it asks of what is kept between requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+MemoryMode = Literal["on", "read", "off"]
+CacheMode = Literal["on", "refresh", "off"]
+
+DEFAULT_SESSION = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What a request's head says beside its body.
+
+    Attributes:
+        tenant: whose memory, answers and credits are meant; empty where nobody is told from anybody. Never a key itself.
+        session: which memory of the tenant.
+        memory: ``on`` recalls and records, ``read`` only recalls, ``off`` does neither.
+        cache: ``on`` reads and writes the answer cache, ``refresh`` only writes, ``off`` does neither.
+        idempotency_key: a retry with the same key and the same body is the same request, or None.
+    """
+
+    tenant: str = ""
+    session: str = DEFAULT_SESSION
+    memory: MemoryMode = "on"
+    cache: CacheMode = "on"
+    idempotency_key: str | None = None
