@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stretto.conversation import Constraint, Request, SamplingParams, ToolChoice
-from stretto.dialects.openai_fields import field_table
+from stretto.dialects.fields import field_table
 from stretto.errors import InvalidRequest
 from stretto.schemas import schema
 from support.conversation_requests import USER, body, parse, refusal
@@ -215,7 +215,7 @@ def test_harmless_fields_make_no_difference(name: str) -> None:
 
 
 def test_the_schema_and_these_tests_know_the_same_fields() -> None:
-    table = field_table()
+    table = field_table("openai-chat-request")
     assert set(table.unsupported) == set(UNSUPPORTED)
     assert table.ignored == set(IGNORED)
     covered = {name for fields, *_ in BROKEN for name in fields} & {
@@ -228,7 +228,7 @@ def test_the_official_client_can_send_nothing_unknown() -> None:
     """Each parameter of the client's own signature is in the table, one way or another."""
     from openai.types.chat.completion_create_params import CompletionCreateParamsBase
 
-    assert set(CompletionCreateParamsBase.__annotations__) - field_table().known == set()
+    assert set(CompletionCreateParamsBase.__annotations__) - field_table("openai-chat-request").known == set()
 
 
 def test_unknown_fields_are_named_sorted_and_clipped() -> None:

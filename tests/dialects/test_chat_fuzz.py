@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stretto.conversation import Request
+from stretto.dialects.fields import field_table
 from stretto.dialects.openai_chat import error_body, parse_chat
-from stretto.dialects.openai_fields import field_table
 from stretto.errors import InvalidRequest
 from support.conversation_requests import CALL, CALLING, USER
 
@@ -53,11 +53,11 @@ GOOD_MESSAGES = [
 ]
 BODIES = st.one_of(
     ANYTHING,
-    st.dictionaries(st.sampled_from(sorted(field_table().known)), ANYTHING, max_size=8),
+    st.dictionaries(st.sampled_from(sorted(field_table("openai-chat-request").known)), ANYTHING, max_size=8),
     st.builds(
         lambda messages, more: {"model": "m", "messages": messages, **more},
         mutated(GOOD_MESSAGES),
-        st.dictionaries(st.sampled_from(sorted(field_table().known)), ANYTHING, max_size=2),
+        st.dictionaries(st.sampled_from(sorted(field_table("openai-chat-request").known)), ANYTHING, max_size=2),
     ),
 )  # fmt: skip
 

@@ -22,8 +22,8 @@ Header = tuple[bytes, bytes]
 
 
 def new_request_id(prefix: str) -> str:
-    """A fresh id: the prefix, a hyphen, 32 hex digits."""
-    return f"{prefix}-{uuid.uuid4().hex}"
+    """A fresh id: the prefix and 32 hex digits."""
+    return prefix + uuid.uuid4().hex
 
 
 async def send_json_bytes(
@@ -77,7 +77,7 @@ class RequestTag:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on and tag its reply."""
         state = scope.setdefault("state", {})
-        state["request_id"] = new_request_id("req")
+        state["request_id"] = new_request_id("req-")
 
         async def tagged_send(message: Message) -> None:
             if message["type"] == "http.response.start":

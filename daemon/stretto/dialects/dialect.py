@@ -49,7 +49,7 @@ class Dialect:
     """One wire format of answers.
 
     Attributes:
-        id_prefix: what the ids of its answers begin with, without the hyphen.
+        id_prefix: what the ids of its answers begin with, e.g. ``chatcmpl-``.
         parse: see Parse.
         renderer: a Renderer from the request, the Unix seconds at which it came, and the id of the model that answers.
         ping: what is written into a stream that is silent for too long; a comment if the dialect has nothing of its own.

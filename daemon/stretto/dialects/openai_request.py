@@ -6,35 +6,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from stretto.conversation.messages import Request, SamplingParams, ToolChoice
-from stretto.dialects.json_body import load_json
-from stretto.dialects.openai_fields import CHAT_SCHEMA, sweep_fields
+from stretto.dialects.fields import read_fields
 from stretto.dialects.openai_format import parse_constraint
 from stretto.dialects.openai_messages import parse_messages
 from stretto.errors import InvalidRequest
-from stretto.schemas import Violation, find_violation, shown
+from stretto.schemas import shown
 
+CHAT_SCHEMA = "openai-chat-request"
 _TOOLS_REMEDY = 'Leave tools out, or send tool_choice "none"; functions are not offered to the model.'
 
 
 def parse_chat(body: bytes, *, request_id: str) -> Request:
     """Read the body of ``POST /v1/chat/completions``.
 
-    The order of checks: JSON, then which fields are there (see ``sweep_fields``), then types and ranges (by the schema), then what fields mean
-    together. The first thing wrong is reported.
+    Each field by itself first (see ``read_fields``), then what fields mean together.
 
     Raises:
-        InvalidRequest: codes ``invalid_json``, ``invalid_request_body``, ``unsupported_value``, ``unknown_parameter``, ``missing_parameter``,
-            ``invalid_value``, and those of ``parse_messages``; ``param`` is the field's path.
+        InvalidRequest: the codes of ``read_fields`` and ``parse_messages``; ``param`` is the field's path.
     """
-    document = load_json(body)
-    if not isinstance(document, dict):
-        raise InvalidRequest(
-            f"The body is {shown(document)}; it must be a JSON object.", code="invalid_request_body"
-        )
-    fields = sweep_fields(document)
-    violation = find_violation(CHAT_SCHEMA, fields)
-    if violation is not None:
-        raise _invalid(violation)
+    fields = read_fields(CHAT_SCHEMA, body)
     _check_tools(fields)
     return Request(
         id=request_id,
@@ -52,16 +42,6 @@ def parse_chat(body: bytes, *, request_id: str) -> Request:
         user=fields.get("user"),
         constraint=parse_constraint(fields),
     )
-
-
-def _invalid(violation: Violation) -> InvalidRequest:
-    if violation.path.startswith("messages["):
-        code = "invalid_message"
-    elif violation.keyword == "required":
-        code = "missing_parameter"
-    else:
-        code = "invalid_value"
-    return InvalidRequest(violation.sentence, code=code, param=violation.path or None)
 
 
 def _sampling(fields: Mapping[str, Any]) -> SamplingParams:
