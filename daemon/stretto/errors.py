@@ -105,11 +105,23 @@ class EngineError(StrettoError):
     status = 500
 
 
+class StoreError(StrettoError):
+    """The store (the file of memories, cached answers and credits) cannot do this now; nothing of it was done.
+
+    Codes in use: ``store_full`` (507), ``store_readonly``, ``store_busy`` (503), ``store_damaged``, ``store_io_error``,
+    ``store_closed`` (503).
+    """
+
+    code = "store_io_error"
+    status = 500
+
+
 class StartupError(StrettoError):
     """The daemon cannot start: printed as one line, exit status 1.
 
     Codes in use: ``model_not_found``, ``model_invalid``, ``model_unsupported``, ``already_running``, ``bind_failed``,
-    ``out_of_memory``, ``backend_unavailable``, ``download_failed``, ``checksum_mismatch``.
+    ``out_of_memory``, ``backend_unavailable``, ``download_failed``, ``checksum_mismatch``, ``store_damaged``, ``store_newer``,
+    ``store_foreign``, ``store_not_found``, ``store_unusable``.
     """
 
     code = "startup_failed"

@@ -1,0 +1,10 @@
+"""Every room's tables in the store, in the order in which they are made.
+
+The list is the same whatever features are on: a file that has more than this was written by a newer version.
+"""
+
+from __future__ import annotations
+
+from stretto.store import Schema
+
+SCHEMAS: tuple[Schema, ...] = ()
