@@ -260,8 +260,8 @@ def test_what_can_never_run_is_refused_at_once() -> None:
         assert caught.value.param == "logit_bias"
         with pytest.raises(ValueError, match="at least one prompt token"):
             submit(request("a", prompt_ids=[]))
-        with pytest.raises(ValueError, match="at least one token to generate"):
-            submit(request("a", max_tokens=0))
+        with pytest.raises(ValueError, match="no fewer than none"):
+            submit(request("a", max_tokens=-1))
         assert not running.engine.progress().busy
 
 

@@ -28,7 +28,7 @@ STOP_TIMEOUT_S = 5.0
 class Generation(AsyncIterator[Update]):
     """The updates of one sequence, or of several that belong together, ending after the last outcome.
 
-    What arrives while the reader is busy elsewhere is merged into one update a sequence, so it is bounded by ``max_tokens``. A
+    What arrives while the reader is busy elsewhere is merged into one update a sequence, so it is bounded by the prompt and ``max_tokens``. A
     failure is not raised: it is the outcome's ``error``. Whoever stops reading before the end cancels; ``with`` does that at the
     block's end.
     """
@@ -249,4 +249,5 @@ def merge(updates: Sequence[Update]) -> Update:
         return updates[0]
     last = updates[-1]
     tokens = tuple(token for update in updates for token in update.tokens)
-    return replace(last, tokens=tokens)
+    prompt = tuple(token for update in updates for token in update.prompt)
+    return replace(last, tokens=tokens, prompt=prompt)

@@ -103,7 +103,7 @@ class Engine:
         Raises:
             InvalidRequest: it can never run: see ``budget.check_fits``; or a token id is outside the vocabulary.
             Unavailable: the engine is not loaded, lost or stopped.
-            ValueError: empty prompt, no answer tokens, or an id that is live already.
+            ValueError: empty prompt, fewer than no answer tokens, or an id that is live already.
         """
         facts = self._facts
         if facts is None:
@@ -202,8 +202,8 @@ class Engine:
     def _sequence(self, request: SequenceRequest, facts: EngineFacts) -> LiveSequence:
         vocab_size = facts.spec.vocab_size
         prompt = np.asarray(request.prompt_ids, dtype=np.int32)
-        if not prompt.size or request.max_tokens < 1:
-            raise ValueError("a sequence has at least one prompt token and at least one token to generate")
+        if not prompt.size or request.max_tokens < 0:
+            raise ValueError("a sequence has at least one prompt token, and generates no fewer than none")
         if not (prompt.min() >= 0 and prompt.max() < vocab_size):
             raise InvalidRequest(
                 f"The prompt holds a token id outside the vocabulary of {vocab_size}.", param="prompt"

@@ -151,6 +151,9 @@ class KVCache:
         if not self._enabled:
             sequence.cache_miss = CacheMiss(0, "disabled")
             return
+        if sequence.request.prompt_logprobs is not None:
+            sequence.cache_miss = CacheMiss(0, "logprobs")
+            return
         if sequence.cached_tokens:
             self.counts.hits += 1
         else:
@@ -271,8 +274,10 @@ class KVCache:
         return blocks_for(tokens, self._block_tokens)
 
     def _reusable(self, sequence: LiveSequence) -> int:
-        """How many of the prompt's blocks may be shared: at least its last token is computed, for the logits."""
-        return (len(sequence.prompt) - 1) // self._block_tokens if self._enabled else 0
+        """How many of the prompt's blocks may be shared: what logits are wanted of is computed, and the last token always is."""
+        if not self._enabled or sequence.request.prompt_logprobs is not None:
+            return 0
+        return (len(sequence.prompt) - 1) // self._block_tokens
 
     def _count_known(self, sequence: LiveSequence, blocks: int) -> None:
         tokens = blocks * self._block_tokens

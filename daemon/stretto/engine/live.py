@@ -118,7 +118,10 @@ class LiveSequence:
             last = np.array(self.tokens[-1:], dtype=np.int32)
             return Chunk(last, len(self.prompt) + len(self.tokens) - 1, self.block_tables, 1)
         end = self.prefilled + count
-        rows = 1 if end == len(self.prompt) else 0
+        if self.request.prompt_logprobs is not None:
+            rows = count
+        else:
+            rows = 1 if end == len(self.prompt) and self.request.max_tokens else 0
         return Chunk(self.prompt[self.prefilled : end], self.prefilled, self.block_tables, rows)
 
     def outcome(
@@ -142,10 +145,15 @@ class LiveSequence:
             cache_miss=self.cache_miss,
         )
 
-    def update(self, tokens: tuple[Token, ...] = (), outcome: Outcome | None = None) -> Update:
+    def update(
+        self,
+        tokens: tuple[Token, ...] = (),
+        outcome: Outcome | None = None,
+        prompt: tuple[Token, ...] = (),
+    ) -> Update:
         """What a step gave it."""
         return Update(
-            self.id, self.phase, tokens, self.prefilled, outcome, self.cached_tokens, self.cache_miss
+            self.id, self.phase, tokens, self.prefilled, outcome, self.cached_tokens, self.cache_miss, prompt
         )
 
     def stats(self, now: float) -> SequenceStats:

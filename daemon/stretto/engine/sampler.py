@@ -171,6 +171,25 @@ def sample(
     return tokens
 
 
+def score(logits: Float32Array, token_ids: Int32Array, alternatives: int) -> tuple[Token, ...] | None:
+    """Log-probabilities of tokens that stand already, by the model's own logits as ``sample`` has them.
+
+    Args:
+        logits: float32 [rows, vocabulary]; row i is what the model expected where ``token_ids[i]`` stands.
+        token_ids: int32 [rows].
+        alternatives: how many to report for each.
+
+    Returns:
+        The tokens, or None when a row holds NaN or infinity.
+    """
+    if not finite_rows(logits).all():
+        return None
+    return tuple(
+        _with_logprobs(row, int(token_id), alternatives)
+        for row, token_id in zip(logits, token_ids, strict=True)
+    )
+
+
 def kept_ids(scaled: Float32Array, params: SamplingParams) -> IdArray | None:
     """Token ids that top-k, then top-p, then min-p keep, in an order fixed by ``scaled``, or None when all are kept.
 

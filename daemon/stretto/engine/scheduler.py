@@ -65,6 +65,14 @@ class Scheduler:
         """Whether any answer is being generated."""
         return any(sequence.phase is Phase.GENERATING for sequence in self._running)
 
+    @property
+    def scoring(self) -> bool:
+        """Whether a prompt is being read whose log-probabilities are wanted: logits of each of its tokens."""
+        return any(
+            sequence.phase is Phase.PREFILLING and sequence.request.prompt_logprobs is not None
+            for sequence in self._running
+        )
+
     def get(self, sequence_id: str) -> LiveSequence | None:
         """The live sequence of that id."""
         return self._live.get(sequence_id)
@@ -106,7 +114,8 @@ class Scheduler:
             self.kv.extend(sequence)
         for sequence, count in self._share(reading, prefill_tokens):
             self.kv.explain(sequence)
-            parts.append(Part(sequence, count, True, count == sequence.unread_tokens))
+            last = count == sequence.unread_tokens
+            parts.append(Part(sequence, count, True, last and sequence.request.max_tokens > 0))
         return parts
 
     def _share(self, reading: Sequence[LiveSequence], prefill_tokens: int) -> list[tuple[LiveSequence, int]]:

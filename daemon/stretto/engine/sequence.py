@@ -44,12 +44,14 @@ class SequenceRequest:
         id: unique among live sequences.
         prompt_ids: token ids of the whole prompt; at least one.
         sampling: see SamplingParams.
-        max_tokens: most tokens to generate; >= 1. len(prompt_ids) + max_tokens is at most the context.
+        max_tokens: most tokens to generate; 0 only reads the prompt. len(prompt_ids) + max_tokens is at most the context.
         end_token_ids: tokens that end the answer (they are reported, and counted).
         logprobs: alternatives to report for each token, or None.
         extra_key: what changes the KV besides the tokens (an adapter, the digests of images); only sequences with the same one
             share blocks.
         constraint: what the answer must keep to; of this sequence alone.
+        prompt_logprobs: alternatives to report for each token of the prompt, or None. With it all of the prompt is computed, known or
+            not.
     """
 
     id: str
@@ -60,11 +62,12 @@ class SequenceRequest:
     logprobs: int | None = None
     extra_key: bytes = b""
     constraint: TokenConstraint | None = None
+    prompt_logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One generated token. ``logprob`` and ``top`` (id, logprob) only when asked for."""
+    """One token of an answer or of a prompt. ``logprob`` and ``top`` (id, logprob) only when asked for."""
 
     id: int
     logprob: float | None = None
@@ -80,7 +83,7 @@ class Timing:
     decode_s: float
 
 
-MissReason = Literal["cold", "diverged", "evicted", "partial_block", "disabled"]
+MissReason = Literal["cold", "diverged", "evicted", "partial_block", "disabled", "logprobs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +94,7 @@ class CacheMiss:
         position: the first token of the prompt that was not known.
         reason: ``cold``: nothing is known of it. ``diverged``: known text goes on differently there. ``evicted``: it was known,
             and room was needed. ``partial_block``: known text ended there, inside a block, and only full blocks are kept.
-            ``disabled``: the cache is off.
+            ``disabled``: the cache is off. ``logprobs``: the prompt's log-probabilities were asked for, and known text has none.
     """
 
     position: int
@@ -128,7 +131,8 @@ class Update:
     """What one engine step (or several, if the reader was slow) gave a sequence.
 
     ``prefilled_tokens`` is how much of the prompt is in the KV memory so far, not only from these steps; ``cached_tokens`` of
-    them were not computed. For ``cache_miss`` see ``Outcome``.
+    them were not computed. For ``cache_miss`` see ``Outcome``. ``prompt`` are the prompt's next tokens, where their log-probabilities
+    were asked for; the first token of a prompt has none.
     """
 
     id: str
@@ -138,6 +142,7 @@ class Update:
     outcome: Outcome | None = None
     cached_tokens: int = 0
     cache_miss: CacheMiss | None = None
+    prompt: tuple[Token, ...] = ()
 
 
 Deliver = Callable[[Sequence[Update]], None]

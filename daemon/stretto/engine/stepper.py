@@ -5,20 +5,46 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from stretto.backends.base import Backend, BackendFailure, BackendLost, BackendOutOfMemory, Float32Array
+from stretto.backends.base import (
+    Backend,
+    BackendFailure,
+    BackendLost,
+    BackendOutOfMemory,
+    Chunk,
+    Float32Array,
+)
 from stretto.engine.config import EngineConfig, EngineFacts
 from stretto.engine.live import LiveSequence
 from stretto.engine.pacing import Pace
-from stretto.engine.sampler import sample
+from stretto.engine.sampler import sample, score
 from stretto.engine.scheduler import Part, Scheduler
 from stretto.engine.sequence import Phase, Token, Update
 from stretto.errors import EngineError, StrettoError
 
 _log = logging.getLogger(__name__)
+
+MOST_SCORED_LOGITS = 2**24
+"""A step in which a prompt's log-probabilities are wanted reads no more tokens than make so many logits (64 MiB)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What one part of a step gave.
+
+    Attributes:
+        token: its next token, if it was to give one and could.
+        prompt: tokens of the prompt with their log-probabilities, if those were asked for.
+        sound: whether its logits were finite.
+    """
+
+    token: Token | None = None
+    prompt: tuple[Token, ...] = ()
+    sound: bool = True
 
 
 class Stepper:
@@ -69,7 +95,7 @@ class Stepper:
         started = self._clock()
         try:
             logits = self._backend.forward(chunks)
-            tokens = self._draw(parts, logits)
+            drawn = self._draw(parts, chunks, logits)
         except Exception as failure:
             with self._lock:
                 self.steps += 1
@@ -81,7 +107,7 @@ class Stepper:
             raise
         with self._lock:
             now = self._clock()
-            self._apply(parts, logits, tokens, now)
+            self._apply(parts, drawn, now)
             self._end_cancelled(now)
             self.pace.observe(
                 step_s=now - started,
@@ -94,7 +120,10 @@ class Stepper:
     @property
     def prefill_budget_tokens(self) -> int:
         """Prompt tokens that the next step may hold."""
-        return self.pace.prefill_budget_tokens(decoding=self.scheduler.decoding)
+        budget = self.pace.prefill_budget_tokens(decoding=self.scheduler.decoding)
+        if self.scheduler.scoring:
+            return min(budget, max(1, MOST_SCORED_LOGITS // self._facts.spec.vocab_size))
+        return budget
 
     def fail_all(self, error: StrettoError) -> None:
         """End every live sequence, whatever state the scheduler is in; those that were cancelled end as cancelled."""
@@ -110,57 +139,67 @@ class Stepper:
         updates, self._updates = self._updates, []
         return updates
 
-    def _draw(self, parts: Sequence[Part], logits: Float32Array) -> list[Token | None]:
-        """A token for each part that gives one, in order."""
-        giving = [part.sequence for part in parts if part.gives_token]
-        expected = (len(giving), self._facts.spec.vocab_size)
+    def _draw(self, parts: Sequence[Part], chunks: Sequence[Chunk], logits: Float32Array) -> list[Drawn]:
+        """What each part gives."""
+        ends = np.cumsum([chunk.logit_rows for chunk in chunks])
+        expected = (int(ends[-1]), self._facts.spec.vocab_size)
         if logits.shape != expected:
             raise RuntimeError(f"the backend gave logits of shape {logits.shape} instead of {expected}")
-        return sample(logits, [s.sampler for s in giving], [s.request.logprobs for s in giving])
+        giving = [part.sequence for part in parts if part.gives_token]
+        last = [end - 1 for end, part in zip(ends, parts, strict=True) if part.gives_token]
+        rows = logits if len(last) == len(logits) else logits[last]
+        tokens = iter(sample(rows, [s.sampler for s in giving], [s.request.logprobs for s in giving]))
+        drawn = []
+        for part, chunk, end in zip(parts, chunks, ends, strict=True):
+            token = next(tokens) if part.gives_token else None
+            sound = token is not None or not part.gives_token or bool(np.isfinite(logits[end - 1]).all())
+            prompt: tuple[Token, ...] | None = ()
+            if part.prefill and part.sequence.request.prompt_logprobs is not None:
+                prompt = _scored(chunk, part.sequence, logits[end - chunk.logit_rows : end])
+            drawn.append(Drawn(token, prompt or (), sound and prompt is not None))
+        return drawn
 
-    def _apply(
-        self, parts: Sequence[Part], logits: Float32Array, tokens: Sequence[Token | None], now: float
-    ) -> None:
-        drawn = zip(logits, tokens, strict=True)
-        for part in parts:
+    def _apply(self, parts: Sequence[Part], drawn: Sequence[Drawn], now: float) -> None:
+        for part, given in zip(parts, drawn, strict=True):
             sequence = part.sequence
             if part.prefill:
                 sequence.prefilled += part.count
                 self.prompt_tokens += part.count
-            row, token = next(drawn) if part.gives_token else (None, None)
-            if row is not None and token is None and not np.isfinite(row).all():
-                self.scheduler.kv.distrust(sequence)
-            else:
+            if given.sound:
                 self.scheduler.kv.publish(sequence)
+            else:
+                self.scheduler.kv.distrust(sequence)
             if sequence.cancelled:
                 continue  # what was drawn for it is not wanted any more
-            if not part.gives_token:
-                self._updates.append(sequence.update())
-            elif token is None:
+            if given.token is not None and given.sound:
+                self._accept(sequence, given, given.token, now)
+            elif part.gives_token or not given.sound:
                 error = sequence.sampler.failure or EngineError(
                     "The model's output for this request is not finite: no token can be drawn from it."
                 )
                 self._end(sequence, Phase.FAILED, now, error=error)
+            elif not sequence.unread_tokens:  # there was nothing but the prompt to read
+                self._end(sequence, Phase.FINISHED, now, reason="length", given=given)
             else:
-                self._accept(sequence, token, now)
+                self._updates.append(sequence.update(prompt=given.prompt))
 
     def _end_cancelled(self, now: float) -> None:
         for sequence in [sequence for sequence in self.scheduler.live() if sequence.cancelled]:
             self._end(sequence, Phase.CANCELLED, now)
 
-    def _accept(self, sequence: LiveSequence, token: Token, now: float) -> None:
+    def _accept(self, sequence: LiveSequence, given: Drawn, token: Token, now: float) -> None:
         sequence.tokens.append(token.id)
         self.completion_tokens += 1
         if sequence.first_token_at is None:
             sequence.first_token_at = now
         if token.id in sequence.request.end_token_ids:
-            self._end(sequence, Phase.FINISHED, now, reason="stop", tokens=(token,))
+            self._end(sequence, Phase.FINISHED, now, reason="stop", given=given)
         elif len(sequence.tokens) >= sequence.request.max_tokens:
-            self._end(sequence, Phase.FINISHED, now, reason="length", tokens=(token,))
+            self._end(sequence, Phase.FINISHED, now, reason="length", given=given)
         else:
             if sequence.phase is Phase.PREFILLING:
                 sequence.advance(Phase.GENERATING)
-            self._updates.append(sequence.update((token,)))
+            self._updates.append(sequence.update((token,), prompt=given.prompt))
 
     def _fail(self, parts: Sequence[Part], failure: BackendFailure) -> None:
         _log.error("a step of %d sequences failed: %s", len(parts), failure)
@@ -191,10 +230,10 @@ class Stepper:
         now: float,
         *,
         reason: Literal["stop", "length"] | None = None,
-        tokens: tuple[Token, ...] = (),
+        given: Drawn | None = None,
         error: StrettoError | None = None,
     ) -> None:
-        self._tell_end(sequence, phase, now, reason=reason, tokens=tokens, error=error)
+        self._tell_end(sequence, phase, now, reason=reason, given=given, error=error)
         self.scheduler.remove(sequence)
 
     def _tell_end(
@@ -204,10 +243,22 @@ class Stepper:
         now: float,
         *,
         reason: Literal["stop", "length"] | None = None,
-        tokens: tuple[Token, ...] = (),
+        given: Drawn | None = None,
         error: StrettoError | None = None,
     ) -> None:
         sequence.advance(phase)
         self.ended[phase] += 1
         outcome = sequence.outcome(now, reason=reason, error=error)
-        self._updates.append(sequence.update(tokens, outcome))
+        given = given or Drawn()
+        tokens = () if given.token is None else (given.token,)
+        self._updates.append(sequence.update(tokens, outcome, given.prompt))
+
+
+def _scored(chunk: Chunk, sequence: LiveSequence, logits: Float32Array) -> tuple[Token, ...] | None:
+    """The tokens whose log-probabilities a chunk of a prompt tells: those after each of its own, as far as the prompt goes."""
+    first = chunk.start + 1
+    expected = sequence.prompt[first : first + len(chunk.token_ids)]
+    tokens = score(logits[: len(expected)], expected, sequence.request.prompt_logprobs or 0)
+    if tokens is None or chunk.start:
+        return tokens
+    return (Token(int(sequence.prompt[0])), *tokens)
