@@ -156,6 +156,7 @@ class Request:
         sampling: see SamplingParams.
         max_tokens: the client's limit, or None for all the context that is left.
         stop: strings that end the answer; they are not part of it.
+        ignore_eos: whether the answer goes on past the tokens that end one.
         n: how many answers, each drawn independently.
         logprobs: how many alternatives to report for each token (0 = the chosen one only), or None for no logprobs.
         stream: whether the client reads the answer as it is made.
@@ -178,6 +179,7 @@ class Request:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
     n: int = 1
     logprobs: int | None = None
     stream: bool = False

@@ -34,6 +34,7 @@ def parse_chat(body: bytes, *, request_id: str) -> Request:
         sampling=_sampling(fields),
         max_tokens=_max_tokens(fields),
         stop=_stop(fields),
+        ignore_eos=_ignore_eos(fields),
         n=int(fields.get("n", 1)),
         logprobs=_logprobs(fields),
         stream=fields.get("stream", False),
@@ -76,6 +77,23 @@ def _stop(fields: Mapping[str, Any]) -> tuple[str, ...]:
     """The stop strings. Empty ones, which some clients send for an empty input field, can stop nothing and are dropped."""
     stop = fields.get("stop", ())
     return tuple(filter(None, (stop,) if isinstance(stop, str) else stop))
+
+
+def _ignore_eos(fields: Mapping[str, Any]) -> bool:
+    ignore: bool = fields.get("ignore_eos", False)
+    if ignore and _max_tokens(fields) is None:
+        raise InvalidRequest(
+            "'ignore_eos' is true, and nothing else would end the answer.",
+            param="ignore_eos",
+            remedy="Send max_tokens with it.",
+        )
+    if ignore and parse_constraint(fields) is not None:
+        raise InvalidRequest(
+            "'ignore_eos' is true, but what an answer must keep to says where it ends.",
+            param="ignore_eos",
+            remedy="Leave it out.",
+        )
+    return ignore
 
 
 def _logprobs(fields: Mapping[str, Any]) -> int | None:

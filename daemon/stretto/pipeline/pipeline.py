@@ -167,7 +167,7 @@ class Pipeline:
                     prompt_ids=prompt_ids,
                     sampling=request.sampling_of(index),
                     max_tokens=max_tokens,
-                    end_token_ids=self._tokenizer.end_ids,
+                    end_token_ids=frozenset() if request.ignore_eos else self._tokenizer.end_ids,
                     logprobs=request.logprobs,
                     constraint=constraints[index],
                 )
