@@ -29,7 +29,7 @@ COMMANDS = {
     "stop": "Stop the daemon, and wait until it has gone.",
     "db": "Look after the store: the file of memories, cached answers and credits in the state directory.",
     "doctor": "Look at this machine: can it serve, with the settings as they are, and what is missing?",
-    "bench": "Measure the daemon, alone or side by side with other servers.",
+    "bench": "Measure the daemon, alone or side by side with other OpenAI-compatible servers.",
     "version": "Print the version.",
 }
 
