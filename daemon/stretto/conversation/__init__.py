@@ -7,6 +7,7 @@ from stretto.conversation.caller import DEFAULT_SESSION, CacheMode, Caller, Memo
 from stretto.conversation.constraint import Constraint, ConstraintKind
 from stretto.conversation.events import (
     Done,
+    Echo,
     Event,
     Finish,
     FinishReason,
@@ -47,6 +48,7 @@ __all__ = [
     "ConstraintKind",
     "ContentPart",
     "Done",
+    "Echo",
     "Event",
     "Finish",
     "FinishReason",

@@ -1,6 +1,6 @@
 """The canonical answer: one stream of events for all dialects.
 
-For each choice: any number of ``ReasoningDelta``, ``TextDelta`` and tool calls (a ``ToolCallStart``, then its ``ToolCallDelta``s), then
+For each choice: an ``Echo`` if one was asked for, any number of ``ReasoningDelta``, ``TextDelta`` and tool calls (a ``ToolCallStart``, then its ``ToolCallDelta``s), then
 exactly one ``Finish``. The last event of all is ``Done``, with the usage. An error raises out of the stream (a ``StrettoError``) and ends it.
 """
 
@@ -23,12 +23,24 @@ class TopLogprob:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """The chosen token at a position and its alternatives, most likely first."""
+    """The token at a position and its alternatives, most likely first. The first token of a prompt has no ``logprob``."""
 
     token: str
-    logprob: float
+    logprob: float | None
     data: bytes
     top: tuple[TopLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """A choice begins with its prompt. ``logprobs`` has an entry for each token of it, or is empty when none were asked for.
+
+    An entry's ``data`` is what the token adds to ``text``, control tokens included; nothing for a BOS that was added.
+    """
+
+    index: int
+    text: str
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,4 +114,4 @@ class Done:
     usage: Usage
 
 
-Event = TextDelta | ReasoningDelta | ToolCallStart | ToolCallDelta | Finish | Done
+Event = Echo | TextDelta | ReasoningDelta | ToolCallStart | ToolCallDelta | Finish | Done

@@ -132,12 +132,14 @@ class RawPrompt:
     Attributes:
         suffix: text that comes after the answer, for models that fill in the middle.
         echo: whether the answer begins with the prompt.
+        add_bos: whether a text begins with BOS where the model wants it. Token ids are taken as they are.
     """
 
     text: str | None = None
     ids: tuple[int, ...] | None = None
     suffix: str | None = None
     echo: bool = False
+    add_bos: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,17 +149,18 @@ class Request:
     Attributes:
         id: ours, e.g. ``chatcmpl-`` and 32 hex digits; names the request in logs, admin calls and the reply.
         model: the model the client asked for, as it wrote it.
-        messages: the conversation; empty when there is a raw prompt.
+        messages: the conversation; empty when there are raw prompts.
         tools, tool_choice: offered functions, and which of them may or must be called.
         parallel_tool_calls: whether one answer may hold several calls.
         reasoning: see Reasoning.
-        prompt: a raw prompt in place of messages.
+        prompts: raw prompts in place of messages, each answered by itself.
         continues: whether the last message is the beginning of the answer, to be gone on with.
         sampling: see SamplingParams.
-        max_tokens: the client's limit, or None for all the context that is left.
+        max_tokens: the client's limit, or None when it names none. 0 reads the prompt and answers nothing.
         stop: strings that end the answer; they are not part of it.
         ignore_eos: whether the answer goes on past the tokens that end one.
-        n: how many answers, each drawn independently.
+        n: how many answers to each prompt, each drawn independently.
+        best_of: how many are drawn for each prompt, of which the ``n`` most likely ones are the answers; None for just those.
         logprobs: how many alternatives to report for each token (0 = the chosen one only), or None for no logprobs.
         stream: whether the client reads the answer as it is made.
         include_usage: whether a stream ends with usage.
@@ -165,6 +168,7 @@ class Request:
         user: the client's own label; never logged.
         constraint: what each answer must keep to, from its first character to its last.
         caller: who asks, and what it asks of memory and cache.
+        reflected: fields of the body that the reply repeats, for the dialect's own renderer; nothing else looks at them.
     """
 
     id: str
@@ -174,13 +178,14 @@ class Request:
     tool_choice: ToolChoice = field(default_factory=ToolChoice)
     parallel_tool_calls: bool = True
     reasoning: Reasoning = field(default_factory=Reasoning)
-    prompt: RawPrompt | None = None
+    prompts: tuple[RawPrompt, ...] = ()
     continues: bool = False
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     n: int = 1
+    best_of: int | None = None
     logprobs: int | None = None
     stream: bool = False
     include_usage: bool = False
@@ -188,9 +193,20 @@ class Request:
     user: str | None = None
     constraint: Constraint | None = None
     caller: Caller = field(default_factory=Caller)
+    reflected: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def choices(self) -> int:
+        """How many answers there are to all prompts: ``n`` to the first, then ``n`` to the next, and so on."""
+        return self.n * max(1, len(self.prompts))
+
+    @property
+    def drawn(self) -> int:
+        """How many answers are drawn for each prompt."""
+        return max(self.n, self.best_of or 0)
 
     def sampling_of(self, index: int) -> SamplingParams:
-        """Sampling of the ``index``-th of ``n`` answers: with a seed, each draws from its own reproducible stream."""
+        """Sampling of the ``index``-th answer to a prompt: with a seed, each draws from its own reproducible stream."""
         if self.sampling.seed is None or index == 0:
             return self.sampling
         return replace(self.sampling, seed=(self.sampling.seed + index * _SEED_STRIDE) % 2**63)

@@ -119,7 +119,7 @@ class ChatRenderer:
         return {"content": content, "refusal": None}
 
 
-def _token_object(token: str, logprob: float, data: bytes) -> dict[str, object]:
+def _token_object(token: str, logprob: float | None, data: bytes) -> dict[str, object]:
     """``bytes`` is null for a control token, which stands for none."""
     return {"token": token, "logprob": logprob, "bytes": list(data) if data else None}
 
