@@ -11,12 +11,22 @@ import pytest
 @pytest.fixture(scope="session")
 def smollm2_path() -> Path:
     """The real SmolLM2-135M-Instruct GGUF (Q4_1)."""
-    named = os.environ.get("STRETTO_TEST_SMOLLM2")
+    return _installed("smollm2")
+
+
+@pytest.fixture(scope="session")
+def minilm_path() -> Path:
+    """The directory of the real all-MiniLM-L6-v2."""
+    return _installed("minilm")
+
+
+def _installed(name: str) -> Path:
+    named = os.environ.get(f"STRETTO_TEST_{name.upper()}")
     if named:
         return Path(named)
     from stretto.weights.library import ModelLibrary, default_models_dir
 
-    found = ModelLibrary(default_models_dir()).find("smollm2")
+    found = ModelLibrary(default_models_dir()).find(name)
     if found is None:
-        pytest.fail("the real model is not installed: run `stretto pull smollm2` (`make test` does it)")
+        pytest.fail(f"the real model is not installed: run `stretto pull {name}` (`make test` does it)")
     return found.path

@@ -7,6 +7,7 @@ object of ``{name: {"dtype", "shape", "data_offsets": [begin, end]}}`` with offs
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard
@@ -18,6 +19,9 @@ from stretto.weights.mapping import MappedFile
 
 MAX_HEADER_BYTES = 32 << 20
 """Longest header that is read; the largest published checkpoints stay below a quarter of it."""
+
+_WHOLE_NUMBERS = {"BOOL": 1, "U8": 1, "I8": 1, "I16": 2, "I32": 4, "I64": 8}
+"""Bytes of a value, for buffers that are no weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,11 @@ class SafeTensor:
 class SafetensorsFile:
     """A parsed safetensors file.
 
+    Args:
+        path: of the file.
+        buffers: names of entries that are no weights (position numbers that old checkpoints carry along): they may hold whole
+            numbers, and are not among ``tensors``.
+
     Attributes:
         file: the mapping.
         header_end: where the data begin.
@@ -43,15 +52,15 @@ class SafetensorsFile:
         StartupError: ``model_invalid`` or ``model_unsupported``, naming the tensor.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, buffers: Collection[str] = ()) -> None:
         self.file = MappedFile(path)
         try:
-            self._parse()
+            self._parse(buffers)
         except BaseException:
             self.file.close()
             raise
 
-    def _parse(self) -> None:
+    def _parse(self, buffers: Collection[str]) -> None:
         path, size = self.file.path, self.file.size_bytes
         if size < 8:
             raise invalid(path, f"has {size} bytes, too few for a safetensors file")
@@ -64,9 +73,10 @@ class SafetensorsFile:
         self.header_end = 8 + length
         header = parse_object(path, self.file.map[8 : self.header_end], "the header")
         header.pop("__metadata__", None)
-        self.tensors = {name: self._entry(name, entry) for name, entry in header.items()}
+        entries = {name: self._entry(name, entry, buffer=name in buffers) for name, entry in header.items()}
+        self.tensors = {name: tensor for name, tensor in entries.items() if name not in buffers}
         position = self.header_end
-        for tensor in sorted(self.tensors.values(), key=lambda tensor: (tensor.start, tensor.end)):
+        for tensor in sorted(entries.values(), key=lambda tensor: (tensor.start, tensor.end)):
             if tensor.start != position:
                 raise invalid(
                     path, f"tensor {tensor.name} begins at offset {tensor.start}, not at {position}"
@@ -75,13 +85,13 @@ class SafetensorsFile:
         if position != size:
             raise invalid(path, f"ends at {size}, but its tensors at {position}")
 
-    def _entry(self, name: str, entry: object) -> SafeTensor:
+    def _entry(self, name: str, entry: object, *, buffer: bool) -> SafeTensor:
         path = self.file.path
         if not isinstance(entry, dict):
             raise invalid(path, f"tensor {name} is not described by an object")
         dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
-        encoding = ENCODINGS.get(dtype) if isinstance(dtype, str) else None
-        if encoding is None or encoding.block_values != 1:
+        value_bytes = _value_bytes(dtype, buffer) if isinstance(dtype, str) else None
+        if not isinstance(dtype, str) or value_bytes is None:
             raise unsupported(
                 path, f"tensor {name} has the type {dtype!r}", remedy="Readable are F32, F16 and BF16."
             )
@@ -90,7 +100,7 @@ class SafetensorsFile:
         if not _naturals(offsets) or len(offsets) != 2:
             raise invalid(path, f"tensor {name} has the data_offsets {offsets!r}")
         begin, end = offsets
-        nbytes = encoding.block_bytes
+        nbytes = value_bytes
         for extent in shape:
             nbytes *= extent
         if end - begin != nbytes:
@@ -101,7 +111,14 @@ class SafetensorsFile:
                 f"tensor {name} ends at offset {self.header_end + end}, but the file at {self.file.size_bytes};"
                 " it is truncated or its header is wrong",
             )
-        return SafeTensor(name, encoding.name, tuple(shape), self.header_end + begin, self.header_end + end)
+        return SafeTensor(name, dtype, tuple(shape), self.header_end + begin, self.header_end + end)
+
+
+def _value_bytes(dtype: str, buffer: bool) -> int | None:
+    encoding = ENCODINGS.get(dtype)
+    if encoding is not None and encoding.block_values == 1:
+        return encoding.block_bytes
+    return _WHOLE_NUMBERS.get(dtype) if buffer else None
 
 
 def _naturals(value: object) -> TypeGuard[list[int]]:
