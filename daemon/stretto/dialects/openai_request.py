@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stretto.conversation.messages import Request, SamplingParams, ToolChoice
+from stretto.conversation.messages import Request, ToolChoice
 from stretto.dialects.fields import read_fields
 from stretto.dialects.openai_format import parse_constraint
 from stretto.dialects.openai_messages import parse_messages
+from stretto.dialects.openai_sampling import (
+    parse_ignore_eos,
+    parse_include_usage,
+    parse_sampling,
+    parse_stop,
+)
 from stretto.errors import InvalidRequest
 from stretto.schemas import shown
 
@@ -26,38 +32,24 @@ def parse_chat(body: bytes, *, request_id: str) -> Request:
     """
     fields = read_fields(CHAT_SCHEMA, body)
     _check_tools(fields)
+    constraint = parse_constraint(fields)
+    max_tokens = _max_tokens(fields)
     return Request(
         id=request_id,
         model=fields["model"],
         messages=parse_messages(fields["messages"]),
         tool_choice=ToolChoice("none" if fields.get("tool_choice") == "none" else "auto"),
-        sampling=_sampling(fields),
-        max_tokens=_max_tokens(fields),
-        stop=_stop(fields),
-        ignore_eos=_ignore_eos(fields),
+        sampling=parse_sampling(fields),
+        max_tokens=max_tokens,
+        stop=parse_stop(fields),
+        ignore_eos=parse_ignore_eos(fields, max_tokens=max_tokens, constraint=constraint),
         n=int(fields.get("n", 1)),
         logprobs=_logprobs(fields),
         stream=fields.get("stream", False),
-        include_usage=fields.get("stream_options", {}).get("include_usage") or False,
+        include_usage=parse_include_usage(fields),
         template_kwargs=fields.get("chat_template_kwargs", {}),
         user=fields.get("user"),
-        constraint=parse_constraint(fields),
-    )
-
-
-def _sampling(fields: Mapping[str, Any]) -> SamplingParams:
-    plain = SamplingParams()
-    seed = fields.get("seed")
-    return SamplingParams(
-        temperature=float(fields.get("temperature", plain.temperature)),
-        top_k=int(fields.get("top_k", plain.top_k)),
-        top_p=float(fields.get("top_p", plain.top_p)),
-        min_p=float(fields.get("min_p", plain.min_p)),
-        repetition_penalty=float(fields.get("repetition_penalty", plain.repetition_penalty)),
-        presence_penalty=float(fields.get("presence_penalty", plain.presence_penalty)),
-        frequency_penalty=float(fields.get("frequency_penalty", plain.frequency_penalty)),
-        logit_bias={int(token): float(bias) for token, bias in fields.get("logit_bias", {}).items()},
-        seed=None if seed is None else int(seed),
+        constraint=constraint,
     )
 
 
@@ -71,29 +63,6 @@ def _max_tokens(fields: Mapping[str, Any]) -> int | None:
         )
     limit = older if newer is None else newer
     return None if limit is None else int(limit)
-
-
-def _stop(fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """The stop strings. Empty ones, which some clients send for an empty input field, can stop nothing and are dropped."""
-    stop = fields.get("stop", ())
-    return tuple(filter(None, (stop,) if isinstance(stop, str) else stop))
-
-
-def _ignore_eos(fields: Mapping[str, Any]) -> bool:
-    ignore: bool = fields.get("ignore_eos", False)
-    if ignore and _max_tokens(fields) is None:
-        raise InvalidRequest(
-            "'ignore_eos' is true, and nothing else would end the answer.",
-            param="ignore_eos",
-            remedy="Send max_tokens with it.",
-        )
-    if ignore and parse_constraint(fields) is not None:
-        raise InvalidRequest(
-            "'ignore_eos' is true, but what an answer must keep to says where it ends.",
-            param="ignore_eos",
-            remedy="Leave it out.",
-        )
-    return ignore
 
 
 def _logprobs(fields: Mapping[str, Any]) -> int | None:

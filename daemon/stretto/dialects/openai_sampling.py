@@ -1,0 +1,62 @@
+"""The fields about sampling, stopping and usage that OpenAI's dialects share; read once their types are known to be right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stretto.conversation.constraint import Constraint
+from stretto.conversation.messages import SamplingParams
+from stretto.errors import InvalidRequest
+
+
+def parse_sampling(fields: Mapping[str, Any]) -> SamplingParams:
+    """How tokens are chosen; what is absent has the default of SamplingParams."""
+    plain = SamplingParams()
+    seed = fields.get("seed")
+    return SamplingParams(
+        temperature=float(fields.get("temperature", plain.temperature)),
+        top_k=int(fields.get("top_k", plain.top_k)),
+        top_p=float(fields.get("top_p", plain.top_p)),
+        min_p=float(fields.get("min_p", plain.min_p)),
+        repetition_penalty=float(fields.get("repetition_penalty", plain.repetition_penalty)),
+        presence_penalty=float(fields.get("presence_penalty", plain.presence_penalty)),
+        frequency_penalty=float(fields.get("frequency_penalty", plain.frequency_penalty)),
+        logit_bias={int(token): float(bias) for token, bias in fields.get("logit_bias", {}).items()},
+        seed=None if seed is None else int(seed),
+    )
+
+
+def parse_stop(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """The stop strings. Empty ones, which some clients send for an empty input field, can stop nothing and are dropped."""
+    stop = fields.get("stop", ())
+    return tuple(filter(None, (stop,) if isinstance(stop, str) else stop))
+
+
+def parse_ignore_eos(
+    fields: Mapping[str, Any], *, max_tokens: int | None, constraint: Constraint | None
+) -> bool:
+    """Whether the answer goes on past the tokens that end one.
+
+    Raises:
+        InvalidRequest: nothing else would end it, or what it must keep to says where it ends.
+    """
+    ignore: bool = fields.get("ignore_eos", False)
+    if ignore and max_tokens is None:
+        raise InvalidRequest(
+            "'ignore_eos' is true, and nothing else would end the answer.",
+            param="ignore_eos",
+            remedy="Send max_tokens with it.",
+        )
+    if ignore and constraint is not None:
+        raise InvalidRequest(
+            "'ignore_eos' is true, but what an answer must keep to says where it ends.",
+            param="ignore_eos",
+            remedy="Leave it out.",
+        )
+    return ignore
+
+
+def parse_include_usage(fields: Mapping[str, Any]) -> bool:
+    """Whether a stream ends with usage."""
+    return fields.get("stream_options", {}).get("include_usage") or False
