@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stretto.conversation.answer_format import AnswerFormat, callable_tools, offered_tools
 from stretto.conversation.assembly import LOWEST_LOGPROB, GeneratedToken, TextAssembler
 from stretto.conversation.caller import DEFAULT_SESSION, CacheMode, Caller, MemoryMode
 from stretto.conversation.constraint import Constraint, ConstraintKind
@@ -41,6 +42,7 @@ from stretto.conversation.tokenizer import Tokenizer
 __all__ = [
     "DEFAULT_SESSION",
     "LOWEST_LOGPROB",
+    "AnswerFormat",
     "CacheMode",
     "Caller",
     "ChatTemplate",
@@ -74,6 +76,8 @@ __all__ = [
     "ToolSpec",
     "TopLogprob",
     "Usage",
+    "callable_tools",
     "context_length_message",
     "encode_chat",
+    "offered_tools",
 ]

@@ -34,6 +34,10 @@ class StopMatcher:
         """How many characters at the end of the text so far may begin a stop string."""
         return self._depth[self._state]
 
+    def reset(self) -> None:
+        """Forget the text so far."""
+        self._state = 0
+
     def feed(self, text: str) -> tuple[int, str] | None:
         """Go on with ``text``.
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from jinja2 import meta
+
 from stretto.conversation._budget import Budget, TemplateLimit
 from stretto.conversation._sandbox import BUDGET_KEY, ChatEnvironment, TemplateRefusal
 from stretto.conversation.messages import Message, ToolSpec
@@ -31,6 +33,10 @@ class ChatTemplate:
         max_chars: longest prompt, and largest value on the way there.
         now: the local time, for templates that tell the model the date.
         clock: monotonic seconds, for the time limit.
+
+    Attributes:
+        source: the template's text.
+        reads: names of the variables that it reads, e.g. ``tools`` or ``enable_thinking``.
 
     Raises:
         StartupError: ``model_invalid``; the text is not a template, or one that cannot be compiled.
@@ -59,7 +65,9 @@ class ChatTemplate:
         self._max_chars = max_chars
         self._clock = clock
         try:
-            self._template = ChatEnvironment(max_chars=max_chars, now=now).compile_chat(source)
+            environment = ChatEnvironment(max_chars=max_chars, now=now)
+            self.reads: frozenset[str] = frozenset(meta.find_undeclared_variables(environment.parse(source)))
+            self._template = environment.compile_chat(source)
         except Exception as error:  # foreign code may raise anything
             raise StartupError(
                 f"The model's chat template cannot be compiled: {_clip(str(error))}", code="model_invalid"

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from stretto.conversation import TextAssembler, Tokenizer
+from stretto.conversation import TextAssembler
 from stretto.conversation.events import Done, Event, Finish, Usage
 from stretto.conversation.messages import Request
 from stretto.engine import CacheMiss, Generation, Outcome, Phase, Update
@@ -17,15 +17,18 @@ from stretto.errors import EngineError, RequestCancelled, StrettoError
 class Choice:
     """One of a request's ``n`` answers: joins its tokens to text and knows when it has ended."""
 
-    def __init__(self, index: int, request: Request, tokenizer: Tokenizer) -> None:
+    def __init__(self, index: int, assembler: TextAssembler) -> None:
         self.index = index
         self.outcome: Outcome | None = None
         self.ended = False
         self.failure: StrettoError | None = None
         self.completion_tokens = 0
-        self._assembler = TextAssembler(
-            tokenizer, index=index, stop=request.stop, logprobs=request.logprobs is not None
-        )
+        self._assembler = assembler
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Those of its tokens that it spent on thinking."""
+        return self._assembler.reasoning_tokens
 
     def accept(self, update: Update) -> list[Event]:
         """Events that an update brings; the text that came before a failure is among them, the failure is in ``failure``."""
@@ -36,7 +39,7 @@ class Choice:
             self.outcome = outcome
             if outcome.reason == "stop" and tokens:
                 tokens = tokens[:-1]  # the end token is counted, but is no text
-        events: list[Event] = list(self._assembler.push(tokens))
+        events = self._assembler.push(tokens)
         if self._assembler.stopped is not None:
             self.completion_tokens = self._assembler.counted_tokens
             self.ended = True
@@ -74,13 +77,22 @@ class Progress:
 
 
 class Answer:
-    """The events of one request. Iterate it once; leaving early cancels what still runs."""
+    """The events of one request. Iterate it once; leaving early cancels what still runs.
+
+    Args:
+        request: what was asked.
+        generation: its sequences in the engine.
+        assembler: makes the assembler of the choice with an index.
+        progress: told as the request goes on.
+        on_phase: called when its phase changes.
+        clock: monotonic seconds.
+    """
 
     def __init__(
         self,
         request: Request,
         generation: Generation,
-        tokenizer: Tokenizer,
+        assembler: Callable[[int], TextAssembler],
         progress: Progress,
         on_phase: Callable[[Progress], None],
         clock: Callable[[], float] = time.monotonic,
@@ -91,7 +103,7 @@ class Answer:
         """What the reply's head is to say of how the answer came about."""
         self._generation = generation
         self._choices = {
-            sequence_id(request.id, index): Choice(index, request, tokenizer) for index in range(request.n)
+            sequence_id(request.id, index): Choice(index, assembler(index)) for index in range(request.n)
         }
         self._progress = progress
         self._on_phase = on_phase
@@ -165,6 +177,7 @@ class Answer:
             prompt_tokens=self.prompt_tokens,
             completion_tokens=sum(choice.completion_tokens for choice in self._choices.values()),
             cached_tokens=self._progress.cached_tokens,
+            reasoning_tokens=sum(choice.reasoning_tokens for choice in self._choices.values()),
         )
 
     def outcomes(self) -> Sequence[Outcome]:

@@ -15,7 +15,14 @@ from typing import Protocol
 import trio
 
 from stretto._version import __version__
-from stretto.conversation import ChatTemplate, Tokenizer, context_length_message, encode_chat
+from stretto.conversation import (
+    AnswerFormat,
+    ChatTemplate,
+    TextAssembler,
+    Tokenizer,
+    context_length_message,
+    encode_chat,
+)
 from stretto.conversation.messages import Request
 from stretto.engine import EngineClient, SequenceRequest, TokenConstraint
 from stretto.errors import ContextLengthExceeded, InvalidRequest, StrettoError, Unavailable
@@ -63,6 +70,7 @@ class Pipeline:
         log: lifecycle lines.
         step_deadline_s: a busy engine that has made no step for so long is stalled.
         default_max_tokens: the answer's limit when a request names none; None means all the context that is left.
+        tool_dialect: how the model writes calls of functions; ``auto`` goes by the template.
         render_threads: how many prompts may be rendered and tokenised at once, off the loop; and as many grammars compiled.
         clock: monotonic seconds.
     """
@@ -78,6 +86,7 @@ class Pipeline:
         log: RequestLog,
         step_deadline_s: float = 60.0,
         default_max_tokens: int | None = None,
+        tool_dialect: str = "auto",
         render_threads: int = 2,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -85,6 +94,7 @@ class Pipeline:
         self._engine = engine
         self._tokenizer = tokenizer
         self._template = template
+        self._format = None if template is None else AnswerFormat.of(template, tokenizer, tool_dialect)
         self._admission = admission
         self._log = log
         self._step_deadline_s = step_deadline_s
@@ -140,15 +150,20 @@ class Pipeline:
             raise
 
     async def _start(self, request: Request, progress: Progress) -> Answer:
-        if self._template is None:
+        if self._template is None or self._format is None:
             raise InvalidRequest(
                 f"The model '{self.model.id}' has no chat template, so it cannot be given messages.",
                 code="template_error",
                 param="messages",
                 remedy="Start the daemon with --chat-template FILE, or serve an instruction-tuned model.",
             )
+        form = self._format
         prompt_ids = await trio.to_thread.run_sync(
-            encode_chat, self._template, self._tokenizer, request, limiter=self._render_limiter
+            encode_chat,
+            self._template,
+            self._tokenizer,
+            form.prepared(request),
+            limiter=self._render_limiter,
         )
         if progress.cancel_requested:
             raise cancelled_error()
@@ -167,14 +182,26 @@ class Pipeline:
                     prompt_ids=prompt_ids,
                     sampling=request.sampling_of(index),
                     max_tokens=max_tokens,
-                    end_token_ids=frozenset() if request.ignore_eos else self._tokenizer.end_ids,
+                    end_token_ids=frozenset() if request.ignore_eos else form.end_ids(self._tokenizer),
                     logprobs=request.logprobs,
                     constraint=constraints[index],
                 )
                 for index in range(request.n)
             )
         )
-        return Answer(request, generation, self._tokenizer, progress, self._log_phase, self._clock)
+        opened = form.opens_reasoning(prompt_ids, self._tokenizer)
+
+        def assembler(index: int) -> TextAssembler:
+            return TextAssembler(
+                self._tokenizer,
+                index=index,
+                stop=request.stop,
+                logprobs=request.logprobs is not None,
+                channels=form.channels(request, opened=opened),
+                marks=form.marks,
+            )
+
+        return Answer(request, generation, assembler, progress, self._log_phase, self._clock)
 
     async def _constraints(self, request: Request) -> Sequence[TokenConstraint | None]:
         """One constraint for each answer, each at its beginning."""
