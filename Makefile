@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run install model test lint types clean help
+.PHONY: run install model embedder test lint types clean help
 
 help:  ## Show the targets.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -28,7 +28,10 @@ $(STAMP): pyproject.toml constraints.txt $(wildcard setup.py daemon/stretto/back
 model: install  ## Get the default model (once; 98 MB; its checksum is verified).
 	@$(BIN)/stretto pull smollm2
 
-test: install model  ## Run the whole suite.
+embedder: install  ## Get the embedding model (once; 84 MB; its checksum is verified).
+	@$(BIN)/stretto pull minilm
+
+test: install model embedder  ## Run the whole suite.
 	$(BIN)/python -m pytest $(ARGS)
 
 lint: install  ## Check style.

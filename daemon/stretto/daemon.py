@@ -22,6 +22,7 @@ import trio
 
 from stretto._version import __version__
 from stretto.chosen import ChosenModel, choose_model
+from stretto.chosen_embedder import choose_embedder
 from stretto.engine import EngineClient, EngineConfig, EngineFacts
 from stretto.errors import SettingsError, StartupError
 from stretto.observe import DaemonLog, LifecycleLog, LogConfig, setup_logging
@@ -39,6 +40,7 @@ from stretto.serving import (
 )
 
 if TYPE_CHECKING:
+    from stretto.embedding import Embedder
     from stretto.settings import Settings
 
 _ENGINE_STOP_S = 5.0
@@ -78,6 +80,7 @@ class Daemon:
         self._stopping = trio.Event()
         self._grace_s = settings.drain_grace_s
         self._pipeline: Pipeline | None = None
+        self._embedder: Embedder | None = None
         self.engine_stuck = False
         """Whether the engine's thread is still in a step (or a load) that does not end."""
 
@@ -113,6 +116,9 @@ class Daemon:
                 bind_tcp(settings.host, settings.port).close()
             chosen = await trio.to_thread.run_sync(choose_model, settings)
             held.callback(chosen.close)
+            self._embedder = await trio.to_thread.run_sync(choose_embedder, settings)
+            if self._embedder is not None:
+                held.callback(self._embedder.close)
             engine = EngineClient(chosen.backend, self._engine_config())
             try:
                 facts = await self._load(tasks, engine)
@@ -180,6 +186,8 @@ class Daemon:
         http = passed.get("http") or [held.enter_context(bind_tcp(settings.host, settings.port))]
         counters = {"http": Counters(), "control": Counters()}
         pipeline.report("connections", lambda: {name: counter.stats() for name, counter in counters.items()})
+        if self._embedder is not None:
+            pipeline.report("embedder", self._embedder.stats)
         limits = self._limits()
         public = public_app(
             pipeline,
@@ -188,9 +196,14 @@ class Daemon:
             bound_host=settings.host,
             allowed_hosts=settings.allowed_hosts,
             cors_origins=settings.cors_origins,
+            embedder=self._embedder,
         )
         private = control_app(
-            pipeline, on_stop=self._stop, on_drain=self._drain, ping_interval_s=settings.ping_interval_s
+            pipeline,
+            on_stop=self._stop,
+            on_drain=self._drain,
+            ping_interval_s=settings.ping_interval_s,
+            embedder=self._embedder,
         )
         async with trio.open_nursery() as helpers:
             async with trio.open_nursery() as nursery:

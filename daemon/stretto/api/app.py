@@ -9,22 +9,26 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stretto.api.answers import AnswerRoute
 from stretto.api.auth import BearerGuard
+from stretto.api.embeddings import EmbeddingsRoute
 from stretto.api.health import HealthRoute
 from stretto.api.models import ModelDetail, ModelList
-from stretto.api.ports import PipelinePort
+from stretto.api.ports import EmbedderPort, PipelinePort
 from stretto.api.replies import ErrorReplies, RequestTag, no_such_route
 from stretto.dialects.openai_chat import CHAT
 from stretto.serving import CrossOrigin, HostGuard
 
 
-def shared_routes(pipeline: PipelinePort, *, ping_interval_s: float) -> list[BaseRoute]:
+def shared_routes(
+    pipeline: PipelinePort, *, ping_interval_s: float, embedder: EmbedderPort | None = None
+) -> list[BaseRoute]:
     """The routes that the public port and the Unix socket both have."""
     return [
         Route("/health", HealthRoute(pipeline, "live"), methods=["GET"]),
         Route("/health/live", HealthRoute(pipeline, "live"), methods=["GET"]),
         Route("/health/ready", HealthRoute(pipeline, "ready"), methods=["GET"]),
-        Route("/v1/models", ModelList(pipeline), methods=["GET"]),
-        Route("/v1/models/{model_id:path}", ModelDetail(pipeline), methods=["GET"]),
+        Route("/v1/models", ModelList(pipeline, embedder), methods=["GET"]),
+        Route("/v1/models/{model_id:path}", ModelDetail(pipeline, embedder), methods=["GET"]),
+        Route("/v1/embeddings", EmbeddingsRoute(embedder, pipeline), methods=["POST"]),
         Route(
             "/v1/chat/completions",
             AnswerRoute(CHAT, pipeline, ping_interval_s=ping_interval_s),
@@ -53,6 +57,7 @@ def public_app(
     bound_host: str = "127.0.0.1",
     allowed_hosts: Iterable[str] = (),
     cors_origins: Iterable[str] = (),
+    embedder: EmbedderPort | None = None,
 ) -> ASGIApp:
     """The application for the public port.
 
@@ -66,8 +71,9 @@ def public_app(
         bound_host: the address that is listened on.
         allowed_hosts: further names by which clients may call us.
         cors_origins: origins of web pages that may read replies.
+        embedder: computes embeddings, if there is one.
     """
-    routes = Routes(shared_routes(pipeline, ping_interval_s=ping_interval_s))
+    routes = Routes(shared_routes(pipeline, ping_interval_s=ping_interval_s, embedder=embedder))
     answering = ErrorReplies(BearerGuard(routes, api_key=api_key))
     return RequestTag(
         HostGuard(CrossOrigin(answering, allowed=cors_origins), bound_host=bound_host, names=allowed_hosts)

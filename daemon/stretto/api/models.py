@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from starlette.types import Receive, Scope, Send
 
-from stretto.api.ports import ModelPort, PipelinePort
+from stretto.api.ports import EmbedderPort, ModelPort, PipelinePort
 from stretto.api.replies import send_json
 
 
@@ -19,7 +19,7 @@ def model_entry(model: ModelPort) -> dict[str, object]:
         "owned_by": "stretto",
         "type": "model",
         "display_name": model.id,
-        "created_at": datetime.fromtimestamp(model.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "created_at": _iso(model.created),
         "aliases": list(model.aliases),
         "family": model.family,
         "context_length": model.context_tokens,
@@ -29,22 +29,48 @@ def model_entry(model: ModelPort) -> dict[str, object]:
     }
 
 
-class ModelList:
-    """``GET /v1/models``."""
+def embedder_entry(embedder: EmbedderPort) -> dict[str, object]:
+    """The embedding model: the same fields, for a model that writes nothing."""
+    return {
+        "id": embedder.name,
+        "object": "model",
+        "created": embedder.created,
+        "owned_by": "stretto",
+        "type": "model",
+        "display_name": embedder.name,
+        "created_at": _iso(embedder.created),
+        "aliases": list(embedder.aliases),
+        "family": "bert",
+        "context_length": embedder.max_tokens,
+        "max_output_length": 0,
+        "dimensions": embedder.dimensions,
+        "capabilities": ["embeddings"],
+        "modalities": {"input": ["text"], "output": ["embeddings"]},
+    }
 
-    def __init__(self, pipeline: PipelinePort) -> None:
+
+def _iso(unix_s: int) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class ModelList:
+    """``GET /v1/models``: the served model, then the embedding model if there is one."""
+
+    def __init__(self, pipeline: PipelinePort, embedder: EmbedderPort | None = None) -> None:
         self._pipeline = pipeline
+        self._embedder = embedder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer."""
         model = self._pipeline.model
         entry = model_entry(model)
+        entries = [entry] if self._embedder is None else [entry, embedder_entry(self._embedder)]
         document = {
             "object": "list",
-            "data": [entry],
+            "data": entries,
             "has_more": False,
             "first_id": model.id,
-            "last_id": model.id,
+            "last_id": entries[-1]["id"],
             "models": [
                 {
                     "name": model.id,
@@ -59,8 +85,9 @@ class ModelList:
 class ModelDetail:
     """``GET /v1/models/{id}``; an alias shows the model it stands for."""
 
-    def __init__(self, pipeline: PipelinePort) -> None:
+    def __init__(self, pipeline: PipelinePort, embedder: EmbedderPort | None = None) -> None:
         self._pipeline = pipeline
+        self._embedder = embedder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer.
@@ -69,5 +96,10 @@ class ModelDetail:
             NotFound: code ``model_not_found``.
         """
         model = self._pipeline.model
-        model.resolve(scope["path_params"]["model_id"])
+        name = scope["path_params"]["model_id"]
+        embedder = self._embedder
+        if embedder is not None and name in (embedder.name, *embedder.aliases):
+            await send_json(send, embedder_entry(embedder))
+            return
+        model.resolve(name)
         await send_json(send, model_entry(model))

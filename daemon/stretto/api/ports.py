@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from stretto.conversation.events import Event
 from stretto.conversation.messages import Request
@@ -66,3 +69,30 @@ class PipelinePort(Protocol):
     def requests(self) -> list[dict[str, object]]: ...
     def cancel(self, request_id: str) -> bool: ...
     def status(self) -> dict[str, object]: ...
+
+
+class EmbeddingsPort(Protocol):
+    """See ``stretto.embedding.Embeddings``."""
+
+    @property
+    def vectors(self) -> npt.NDArray[np.float32]: ...
+    @property
+    def token_counts(self) -> tuple[int, ...]: ...
+
+
+class EmbedderPort(Protocol):
+    """See ``stretto.embedding.Embedder``."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def aliases(self) -> tuple[str, ...]: ...
+    @property
+    def created(self) -> int: ...
+    @property
+    def dimensions(self) -> int: ...
+    @property
+    def max_tokens(self) -> int: ...
+    async def embed(
+        self, inputs: Sequence[str | Sequence[int]], *, truncate: bool = False
+    ) -> EmbeddingsPort: ...

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 
 from starlette.types import ASGIApp
 
-from stretto.api import ErrorReplies, PipelinePort, RequestTag, Routes, shared_routes
+from stretto.api import EmbedderPort, ErrorReplies, PipelinePort, RequestTag, Routes, shared_routes
 from stretto.control.admin import Admin
 from stretto.control.peers import PeerGuard
 
@@ -18,6 +18,7 @@ def control_app(
     on_drain: Callable[[], None],
     ping_interval_s: float = 10.0,
     uids: Collection[int] | None = None,
+    embedder: EmbedderPort | None = None,
 ) -> ASGIApp:
     """The application for the Unix socket. There is no key and no Host check: the kernel says who calls.
 
@@ -27,7 +28,9 @@ def control_app(
         on_drain: begins refusing new work.
         ping_interval_s: longest silence in a stream.
         uids: user ids that may call; by default the daemon's own and root.
+        embedder: computes embeddings, if there is one.
     """
     admin = Admin(pipeline, on_stop=on_stop, on_drain=on_drain)
-    routes = Routes([*shared_routes(pipeline, ping_interval_s=ping_interval_s), *admin.routes()])
+    shared = shared_routes(pipeline, ping_interval_s=ping_interval_s, embedder=embedder)
+    routes = Routes([*shared, *admin.routes()])
     return RequestTag(ErrorReplies(PeerGuard(routes, uids=uids)))

@@ -94,6 +94,12 @@ class LifecycleLog:
             cache_miss=None if cache_miss is None else word(cache_miss),
         )
 
+    def embedded(self, request_id: str, *, texts: int, prompt_tokens: int, after_s: float) -> None:
+        """Vectors were computed; the one line of a request for them."""
+        self._emit(
+            logging.INFO, "embedded", request_id, texts=texts, prompt_tokens=prompt_tokens, after_s=after_s
+        )
+
     def cancelled(self, request_id: str, *, phase: str, completion_tokens: int, after_s: float) -> None:
         """The client has gone, or someone ended it."""
         self._emit(

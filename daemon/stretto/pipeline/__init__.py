@@ -3,7 +3,7 @@
 from stretto.pipeline.admission import Admission
 from stretto.pipeline.answer import Answer
 from stretto.pipeline.health import Health
-from stretto.pipeline.pipeline import Pipeline, RequestLog
+from stretto.pipeline.pipeline import Pipeline, RequestLog, draining_error
 from stretto.pipeline.served import ServedModel
 
-__all__ = ["Admission", "Answer", "Health", "Pipeline", "RequestLog", "ServedModel"]
+__all__ = ["Admission", "Answer", "Health", "Pipeline", "RequestLog", "ServedModel", "draining_error"]

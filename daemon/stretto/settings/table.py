@@ -31,6 +31,7 @@ MODEL = "Model"
 NETWORK = "Network"
 ACCESS = "Access"
 ENGINE = "Engine"
+EMBEDDINGS = "Embeddings"
 LIMITS = "Limits"
 FILES = "Files"
 LOG = "Log"
@@ -225,6 +226,14 @@ class Settings:
         "Longest answer of a request that does not say.",
         ENGINE,
         unset="what the context leaves",
+    )
+
+    embedder: str = setting(
+        "auto",
+        Text(r"[^\x00-\x1f\x7f]{1,4096}", "auto, off, or a name, a reference or a path", "MODEL"),
+        "The model that computes embeddings: an installed model's name, or a path to its directory. auto is minilm where it is "
+        "installed (with the echo backend none); off is none.",
+        EMBEDDINGS,
     )
 
     max_body_mb: float = setting(

@@ -1,0 +1,127 @@
+"""``POST /v1/embeddings``: joins the dialect and the embedder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import trio
+from starlette.types import Receive, Scope, Send
+
+from stretto.api.answers import require_json
+from stretto.api.ports import EmbedderPort, PipelinePort
+from stretto.api.replies import new_request_id, send_json_bytes
+from stretto.dialects.openai_embeddings import (
+    ID_PREFIX,
+    EmbeddingsRequest,
+    Float32Array,
+    parse_embeddings,
+    render_embeddings,
+)
+from stretto.errors import InvalidRequest, NotFound, StrettoError
+from stretto.observe import LifecycleLog
+from stretto.pipeline import draining_error
+from stretto.serving import drain_of, read_body, run_until_disconnect
+
+_AT_ONCE = 2  # bodies that are parsed or written; both may be megabytes
+
+
+class EmbeddingsRoute:
+    """The route. A client that goes ends the work within a batch.
+
+    Args:
+        embedder: computes; None when the daemon has none.
+        pipeline: knows whether the daemon drains.
+        log: gets one line a request; counts and times, never content.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        embedder: EmbedderPort | None,
+        pipeline: PipelinePort,
+        *,
+        log: LifecycleLog | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._embedder = embedder
+        self._pipeline = pipeline
+        self._log = LifecycleLog() if log is None else log
+        self._clock = clock
+        self._limiter = trio.CapacityLimiter(_AT_ONCE)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer.
+
+        Raises:
+            StrettoError: why not.
+            ClientDisconnected: nobody listens any more.
+        """
+        request_id = scope["state"]["request_id"] = new_request_id(ID_PREFIX)
+        require_json(scope)
+        body = await read_body(receive)
+        began = self._clock()
+        try:
+            await run_until_disconnect(receive, send, partial(self._reply, scope, body, began))
+        except StrettoError as error:
+            self._log.failed(request_id, phase="embedding", code=error.code, after_s=self._clock() - began)
+            raise
+
+    async def _reply(self, scope: Scope, body: bytes, began: float, send: Send) -> None:
+        if self._pipeline.health().state == "draining":
+            raise draining_error()
+        reply, counts = await drain_of(scope).run(partial(self._computed, body))
+        await send_json_bytes(send, reply)
+        self._log.embedded(
+            scope["state"]["request_id"],
+            texts=len(counts),
+            prompt_tokens=sum(counts),
+            after_s=self._clock() - began,
+        )
+
+    async def _computed(self, body: bytes) -> tuple[bytes, tuple[int, ...]]:
+        """The reply's body, and the tokens read of each input."""
+        request = await trio.to_thread.run_sync(parse_embeddings, body, limiter=self._limiter)
+        embedder = self._resolve(request)
+        found = await embedder.embed(request.inputs, truncate=request.truncate)
+        vectors = _cut(found.vectors, request.dimensions)
+        reply = await trio.to_thread.run_sync(
+            render_embeddings, request, embedder.name, vectors, found.token_counts, limiter=self._limiter
+        )
+        return reply, found.token_counts
+
+    def _resolve(self, request: EmbeddingsRequest) -> EmbedderPort:
+        name = request.model[:100]
+        embedder = self._embedder
+        if embedder is None:
+            raise NotFound(
+                f"The model '{name}' computes no embeddings here: this daemon has no embedding model.",
+                code="model_not_found",
+                param="model",
+                remedy="Run `stretto pull minilm` and start the daemon again, or name another one with --embedder.",
+            )
+        if request.model != embedder.name and request.model not in embedder.aliases:
+            raise NotFound(
+                f"The model '{name}' computes no embeddings here; '{embedder.name}' does.",
+                code="model_not_found",
+                param="model",
+                remedy=f"Set model to '{embedder.name}', or start the daemon with --embedder.",
+            )
+        if request.dimensions is not None and request.dimensions > embedder.dimensions:
+            raise InvalidRequest(
+                f"'dimensions' is {request.dimensions}; the vectors of '{embedder.name}' have {embedder.dimensions}.",
+                param="dimensions",
+                remedy=f"Send at most {embedder.dimensions}, or leave it out.",
+            )
+        return embedder
+
+
+def _cut(vectors: Float32Array, dimensions: int | None) -> Float32Array:
+    """The first values of each vector, brought to length 1 again."""
+    if dimensions is None or dimensions == vectors.shape[1]:
+        return vectors
+    cut = vectors[:, :dimensions]
+    lengths = np.linalg.norm(cut, axis=1, keepdims=True)
+    return np.asarray(cut / np.maximum(lengths, np.float32(1e-12)), dtype=np.float32)
