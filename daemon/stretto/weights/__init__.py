@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from stretto.weights.blocks import ENCODINGS, Encoding, RawTensor, dequantise
+from stretto.weights.checkpoint import Checkpoint
 from stretto.weights.config import ModelConfig, RopeConfig
-from stretto.weights.opening import load_tokenizer, open_model
-from stretto.weights.source import ModelSource
+from stretto.weights.opening import load_tokenizer, open_files, open_model
+from stretto.weights.source import ModelFiles, ModelSource
 from stretto.weights.tokenizer import Tokenizer
 
 __all__ = [
     "ENCODINGS",
+    "Checkpoint",
     "Encoding",
     "ModelConfig",
+    "ModelFiles",
     "ModelSource",
     "RawTensor",
     "RopeConfig",
     "Tokenizer",
     "dequantise",
     "load_tokenizer",
+    "open_files",
     "open_model",
 ]

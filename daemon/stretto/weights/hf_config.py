@@ -94,6 +94,12 @@ def read_hf_config(path: Path, values: Mapping[str, Any]) -> ModelConfig:
         StartupError: ``model_unsupported`` or ``model_invalid``, naming the key.
     """
     read = _Reader(path, values)
+    if isinstance(values.get("quantization"), dict):
+        raise unsupported(
+            path,
+            f"quantization is {_short(values['quantization'])}: the checkpoint is packed for MLX",
+            remedy="--backend mlx computes it.",
+        )
     names = values.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
     family = FAMILIES.get(name) if isinstance(name, str) else None

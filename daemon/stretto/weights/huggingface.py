@@ -1,169 +1,49 @@
-"""A model directory as Hugging Face lays it out: config.json, safetensors, tokenizer.json and what goes with them."""
+"""A model directory of Hugging Face's whose architecture is known here."""
 
 from __future__ import annotations
 
-import hashlib
-from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from stretto.weights.blocks import RawTensor
-from stretto.weights.faults import invalid, unsupported
 from stretto.weights.hf_config import read_hf_config
-from stretto.weights.hf_tokenizer import build_hf_tokenizer
-from stretto.weights.jsonfile import read_bytes, read_object
-from stretto.weights.safetensors import SafetensorsFile
+from stretto.weights.hf_directory import HuggingFaceDirectory
 from stretto.weights.source import ModelSource, check_tensors
-from stretto.weights.tokenizer import Tokenizer
-
-_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
-_MAX_SHARDS = 1024
-_MAX_TEMPLATE_BYTES = 16 << 20
 
 
-class HuggingFaceModel(ModelSource):
+class HuggingFaceModel(HuggingFaceDirectory, ModelSource):
     """See ModelSource. Raises StartupError naming the file that is missing, broken or cannot be computed."""
 
-    format = "hf"
-
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.name = path.resolve().name
-        self._files: list[SafetensorsFile] = []
-        config = read_object(path / "config.json")
-        if config is None:
-            raise invalid(path, "the directory has no config.json")
-        self._config_values = config
-        self._tokenizer_values = read_object(path / "tokenizer_config.json") or {}
-        if not (path / "tokenizer.json").is_file():
-            raise unsupported(
-                path,
-                "the directory has no tokenizer.json",
-                remedy="Save the tokenizer in its fast form (transformers' save_pretrained does).",
-            )
-        self.chat_template = _chat_template(path, self._tokenizer_values)
-        self.config = read_hf_config(path / "config.json", config)
+        super().__init__(path)
+        self.config = read_hf_config(path / "config.json", self.config_values)
         try:
-            self._open_weights()
+            self._open_shards(packed=False)
+            self._check()
         except BaseException:
             self.close()
             raise
 
-    def _open_weights(self) -> None:
-        path = self.path
-        names = self._shard_names()
-        self._where: dict[str, SafetensorsFile] = {}
-        for shard in sorted(names):
-            if not (path / shard).is_file():
-                raise invalid(path, f"the file {shard} is missing")
-            file = SafetensorsFile(path / shard)
-            self._files.append(file)
-            for name in file.tensors:
-                if name in self._where:
-                    raise invalid(
-                        path, f"tensor {name} is in {shard} and in {self._where[name].file.path.name}"
-                    )
-                self._where[name] = file
+    def _check(self) -> None:
         found = {
             name: file.tensors[name].shape
-            for name, file in self._where.items()
+            for name, file in self.shard_of.items()
             # Old checkpoints carry the frequencies that follow from the configuration; some carry the tied table twice.
             if not name.endswith(".rotary_emb.inv_freq")
             and not (name == "lm_head.weight" and self.config.tied_embeddings)
         }
-        check_tensors(path, self.config, found)
+        check_tensors(self.path, self.config, found)
 
-    def _shard_names(self) -> set[str]:
-        path = self.path
-        if (path / _SINGLE).is_file():
-            return {_SINGLE}
-        index = read_object(path / _INDEX)
-        if index is None:
-            raise invalid(path, f"the directory has neither {_SINGLE} nor {_INDEX}")
-        weight_map = index.get("weight_map")
-        if not isinstance(weight_map, dict) or not weight_map:
-            raise invalid(path / _INDEX, "weight_map is missing or empty")
-        names = set()
-        for tensor, name in weight_map.items():
-            if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
-                raise invalid(
-                    path / _INDEX, f"weight_map puts {tensor} into {name!r}, not a file of this directory"
-                )
-            names.add(name)
-        if len(names) > _MAX_SHARDS:
-            raise invalid(path / _INDEX, f"weight_map names {len(names)} files (at most {_MAX_SHARDS})")
-        return names
+    @property
+    def vocab_size(self) -> int:
+        """See HuggingFaceDirectory."""
+        return self.config.vocab_size
 
     def raw(self, name: str) -> RawTensor:
         """See ModelSource."""
         if name == "lm_head.weight" and self.config.tied_embeddings:
             raise KeyError(name)
-        file = self._where[name]
+        file = self.shard_of[name]
         tensor = file.tensors[name]
         rows = tensor.shape[0] if len(tensor.shape) > 1 else 1
         data = file.file.data[tensor.start : tensor.end].reshape(rows, -1)
         return RawTensor(name, tensor.encoding, tensor.shape, data)
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """See ModelSource."""
-        digest = hashlib.sha256(b"hf")
-        for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"):
-            data = read_bytes(self.path / name, limit=1 << 28) or b""
-            digest.update(hashlib.sha256(data).digest())
-        digest.update(hashlib.sha256((self.chat_template or "").encode()).digest())
-        for file in self._files:
-            digest.update(file.file.digest(file.header_end))
-        return digest.hexdigest()
-
-    def build_tokenizer(self) -> Tokenizer:
-        """See ModelSource."""
-        return build_hf_tokenizer(
-            self.path,
-            self._tokenizer_values,
-            _end_ids(self.path, self._config_values),
-            self.config.vocab_size,
-        )
-
-    def close(self) -> None:
-        """See ModelSource."""
-        for file in self._files:
-            file.file.close()
-
-
-def _end_ids(path: Path, config: dict[str, Any]) -> tuple[int, ...]:
-    """``eos_token_id`` of generation_config.json, then of config.json; each is a number or a list of numbers."""
-    found: list[int] = []
-    generation = read_object(path / "generation_config.json") or {}
-    for name, values in (("generation_config.json", generation), ("config.json", config)):
-        listed = values.get("eos_token_id")
-        for token in listed if isinstance(listed, list) else [listed]:
-            if token is None:
-                continue
-            if type(token) is not int:
-                raise invalid(path / name, f"eos_token_id has {token!r}, not a token id")
-            if token not in found:
-                found.append(token)
-    return tuple(found)
-
-
-def _chat_template(path: Path, tokenizer_values: dict[str, Any]) -> str | None:
-    """The template: chat_template.jinja, else chat_template.json, else tokenizer_config.json (``default`` of several)."""
-    jinja = read_bytes(path / "chat_template.jinja", limit=_MAX_TEMPLATE_BYTES)
-    if jinja is not None:
-        try:
-            return jinja.decode()
-        except UnicodeDecodeError as error:
-            raise invalid(path / "chat_template.jinja", "is not UTF-8") from error
-    name, template = "tokenizer_config.json", tokenizer_values.get("chat_template")
-    alone = read_object(path / "chat_template.json")
-    if alone is not None:
-        name, template = "chat_template.json", alone.get("chat_template")
-    if isinstance(template, list):
-        by_name = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
-        if "default" not in by_name:
-            raise invalid(path / name, "chat_template lists several templates, but none named default")
-        template = by_name["default"]
-    if template is None or isinstance(template, str):
-        return template
-    raise invalid(path / name, "chat_template is not a text")

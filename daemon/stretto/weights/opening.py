@@ -1,12 +1,13 @@
-"""Open a model of either format."""
+"""Open a model of any format."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from stretto.weights.checkpoint import Checkpoint
 from stretto.weights.gguf_model import GGUFModel
 from stretto.weights.huggingface import HuggingFaceModel
-from stretto.weights.source import ModelSource
+from stretto.weights.source import ModelFiles, ModelSource
 from stretto.weights.tokenizer import Tokenizer
 
 
@@ -23,6 +24,20 @@ def open_model(path: Path) -> ModelSource:
     return HuggingFaceModel(path) if path.is_dir() else GGUFModel(path)
 
 
-def load_tokenizer(source: ModelSource) -> Tokenizer:
+def open_files(path: Path) -> ModelFiles:
+    """Open a model that any backend might compute: a checkpoint that only MLX reads as a ``Checkpoint``, others as ``open_model``.
+
+    Raises:
+        StartupError: as ``open_model``.
+    """
+    if path.is_dir():
+        checkpoint = Checkpoint(path)
+        if checkpoint.quantization is not None:
+            return checkpoint
+        checkpoint.close()
+    return open_model(path)
+
+
+def load_tokenizer(source: ModelFiles) -> Tokenizer:
     """Build the tokenizer of an opened model. Raises StartupError."""
     return source.build_tokenizer()

@@ -20,13 +20,16 @@ from stretto.weights.mapping import MappedFile
 MAX_HEADER_BYTES = 32 << 20
 """Longest header that is read; the largest published checkpoints stay below a quarter of it."""
 
-_WHOLE_NUMBERS = {"BOOL": 1, "U8": 1, "I8": 1, "I16": 2, "I32": 4, "I64": 8}
-"""Bytes of a value, for buffers that are no weights."""
+_OTHER_BYTES = {
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "U16": 2, "I16": 2, "U32": 4, "I32": 4,
+    "U64": 8, "I64": 8, "F64": 8,
+}  # fmt: skip
+"""Bytes of a value, for packed weights and their scales, and for buffers that are no weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class SafeTensor:
-    """One entry: encoding (a key of ``ENCODINGS``), shape, and where its bytes lie in the file."""
+    """One entry: encoding (a key of ``ENCODINGS``, or the file's own name of a packed type), shape, and where its bytes lie."""
 
     name: str
     encoding: str
@@ -42,17 +45,20 @@ class SafetensorsFile:
         path: of the file.
         buffers: names of entries that are no weights (position numbers that old checkpoints carry along): they may hold whole
             numbers, and are not among ``tensors``.
+        packed: let every type of the format in; else a tensor that is not F32, F16 or BF16 is refused.
 
     Attributes:
         file: the mapping.
         header_end: where the data begin.
         tensors: by name.
+        made_by: ``format`` of the file's metadata, e.g. ``pt`` or ``mlx``; empty when it does not say.
 
     Raises:
         StartupError: ``model_invalid`` or ``model_unsupported``, naming the tensor.
     """
 
-    def __init__(self, path: Path, *, buffers: Collection[str] = ()) -> None:
+    def __init__(self, path: Path, *, buffers: Collection[str] = (), packed: bool = False) -> None:
+        self._packed = packed
         self.file = MappedFile(path)
         try:
             self._parse(buffers)
@@ -72,7 +78,9 @@ class SafetensorsFile:
             )
         self.header_end = 8 + length
         header = parse_object(path, self.file.map[8 : self.header_end], "the header")
-        header.pop("__metadata__", None)
+        metadata = header.pop("__metadata__", None)
+        made_by = metadata.get("format") if isinstance(metadata, dict) else None
+        self.made_by = made_by if isinstance(made_by, str) else ""
         entries = {name: self._entry(name, entry, buffer=name in buffers) for name, entry in header.items()}
         self.tensors = {name: tensor for name, tensor in entries.items() if name not in buffers}
         position = self.header_end
@@ -90,12 +98,12 @@ class SafetensorsFile:
         if not isinstance(entry, dict):
             raise invalid(path, f"tensor {name} is not described by an object")
         dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
-        value_bytes = _value_bytes(dtype, buffer) if isinstance(dtype, str) else None
+        value_bytes = _value_bytes(dtype, buffer or self._packed) if isinstance(dtype, str) else None
         if not isinstance(dtype, str) or value_bytes is None:
             raise unsupported(
                 path, f"tensor {name} has the type {dtype!r}", remedy="Readable are F32, F16 and BF16."
             )
-        if not _naturals(shape) or not 1 <= len(shape) <= 4 or 0 in shape:
+        if not _naturals(shape) or not (0 if self._packed else 1) <= len(shape) <= 4 or 0 in shape:
             raise invalid(path, f"tensor {name} has the shape {shape!r}")
         if not _naturals(offsets) or len(offsets) != 2:
             raise invalid(path, f"tensor {name} has the data_offsets {offsets!r}")
@@ -114,11 +122,11 @@ class SafetensorsFile:
         return SafeTensor(name, dtype, tuple(shape), self.header_end + begin, self.header_end + end)
 
 
-def _value_bytes(dtype: str, buffer: bool) -> int | None:
+def _value_bytes(dtype: str, other: bool) -> int | None:
     encoding = ENCODINGS.get(dtype)
     if encoding is not None and encoding.block_values == 1:
         return encoding.block_bytes
-    return _WHOLE_NUMBERS.get(dtype) if buffer else None
+    return _OTHER_BYTES.get(dtype) if other else None
 
 
 def _naturals(value: object) -> TypeGuard[list[int]]:

@@ -12,14 +12,13 @@ from stretto.weights.faults import invalid, unsupported
 from stretto.weights.tokenizer import Tokenizer
 
 
-class ModelSource(ABC):
-    """An opened and checked model. No weights have been read; ``raw`` maps them in as they are touched.
+class ModelFiles(ABC):
+    """A model's files, opened: what there is to know of a model whoever computes it. No weights have been read.
 
     Attributes:
         path: the file or directory.
         format: ``gguf`` or ``hf``.
         name: a name for people, from the file or from its path.
-        config: the architecture.
         chat_template: Jinja source, or None when the model brings none.
         fingerprint: hexadecimal; equal for equal weights and metadata, wherever they lie.
     """
@@ -27,21 +26,12 @@ class ModelSource(ABC):
     path: Path
     format: str
     name: str
-    config: ModelConfig
     chat_template: str | None
 
     @property
     @abstractmethod
     def fingerprint(self) -> str:
         """See the class."""
-
-    def tensor_names(self) -> tuple[str, ...]:
-        """Canonical names (those of Hugging Face's llama) of the tensors that the model consists of."""
-        return tuple(self.config.tensor_shapes())
-
-    @abstractmethod
-    def raw(self, name: str) -> RawTensor:
-        """One tensor, undecoded. Raises KeyError for a name that ``tensor_names`` does not give."""
 
     @abstractmethod
     def build_tokenizer(self) -> Tokenizer:
@@ -50,6 +40,24 @@ class ModelSource(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give the mapping back. Idempotent; arrays that were handed out stay valid."""
+
+
+class ModelSource(ModelFiles):
+    """A model whose architecture is known here, checked against its tensors; ``raw`` maps them in as they are touched.
+
+    Attributes:
+        config: the architecture.
+    """
+
+    config: ModelConfig
+
+    def tensor_names(self) -> tuple[str, ...]:
+        """Canonical names (those of Hugging Face's llama) of the tensors that the model consists of."""
+        return tuple(self.config.tensor_shapes())
+
+    @abstractmethod
+    def raw(self, name: str) -> RawTensor:
+        """One tensor, undecoded. Raises KeyError for a name that ``tensor_names`` does not give."""
 
 
 def check_tensors(path: Path, config: ModelConfig, found: Mapping[str, tuple[int, ...]]) -> None:

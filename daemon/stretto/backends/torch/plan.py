@@ -6,13 +6,14 @@ wrong index could end the whole process (CUDA device assertions) instead of one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from stretto.backends.base import BackendFailure, Chunk, Int32Array
+from stretto.backends.base import Chunk
+from stretto.backends.chunks import StepLimits, check_step
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -80,10 +81,7 @@ def plan_step(
     Raises:
         BackendFailure: a chunk is malformed; says which and how. Nothing has been computed or written then.
     """
-    if not batch:
-        raise BackendFailure("the step is empty: forward needs at least one chunk")
-    for number, chunk in enumerate(batch):
-        _check(number, chunk, block_tokens, blocks, vocab_size, context_tokens)
+    check_step(batch, StepLimits(block_tokens, (blocks,), (None,), vocab_size, context_tokens))
     # Single tokens first: they are neighbours then, whatever the order of the batch.
     order = sorted(range(len(batch)), key=lambda number: len(batch[number].token_ids) > 1)
     spans: list[Span] = []
@@ -126,40 +124,3 @@ def _place(chunk: Chunk, row: int, rows: int, block_tokens: int) -> tuple[Span, 
     positions = np.arange(chunk.start, end, dtype=np.int64)
     where = used[positions // block_tokens] * block_tokens + positions % block_tokens
     return Span(row, rows, end, int(used[0]) * block_tokens if run else None, used), where
-
-
-def _check(
-    number: int, chunk: Chunk, block_tokens: int, blocks: int, vocab_size: int, context_tokens: int
-) -> None:
-    """Refuse what would index outside of the tables. See ``plan_step``."""
-    rows = len(chunk.token_ids)
-
-    def fault(what: str) -> BackendFailure:
-        return BackendFailure(f"chunk {number} of the step: {what}")
-
-    if rows < 1:
-        raise fault("token_ids is empty")
-    if not 0 <= chunk.logit_rows <= rows:
-        raise fault(f"logit_rows is {chunk.logit_rows}, with {rows} tokens")
-    end = chunk.start + rows
-    if chunk.start < 0 or end > context_tokens:
-        raise fault(
-            f"positions {chunk.start} to {end - 1} are not within the context of {context_tokens} tokens"
-        )
-    if len(chunk.block_tables) != 1:
-        raise fault(f"{len(chunk.block_tables)} block tables; this model has one layer group")
-    _in_range(chunk.token_ids, vocab_size, fault, "token id", "the vocabulary")
-    used = chunk.block_tables[0][: -(-end // block_tokens)]
-    if len(used) * block_tokens < end:
-        raise fault(
-            f"its block table holds {len(used)} blocks of {block_tokens} tokens, {end} positions need more"
-        )
-    _in_range(used, blocks, fault, "block", "the pool")
-
-
-def _in_range(
-    values: Int32Array, limit: int, fault: Callable[[str], BackendFailure], name: str, of: str
-) -> None:
-    low, high = int(values.min()), int(values.max())
-    if low < 0 or high >= limit:
-        raise fault(f"{name} {low if low < 0 else high} is not in 0 to {limit - 1}, the range of {of}")
