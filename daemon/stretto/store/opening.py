@@ -139,7 +139,6 @@ def _prepare(connection: sqlite3.Connection, path: Path, schemas: Sequence[Schem
         "synchronous = FULL",
         "fullfsync = ON",  # where fsync alone does not reach the medium (macOS)
         "checkpoint_fullfsync = ON",
-        "trusted_schema = OFF",
         "cell_size_check = ON",
         "secure_delete = ON",  # what was forgotten is gone from the file
         "temp_store = MEMORY",

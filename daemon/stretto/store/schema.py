@@ -62,11 +62,13 @@ class Schema:
         room: its name.
         steps: in the order in which they are applied.
         checks: for ``stretto db check``, besides SQLite's own.
+        upkeep: statements that make the tables smaller; run by ``stretto db vacuum``.
     """
 
     room: str
     steps: tuple[Step, ...]
     checks: tuple[Check, ...] = ()
+    upkeep: tuple[str, ...] = ()
 
 
 def applied_steps(connection: sqlite3.Connection) -> Mapping[str, Sequence[str]]:

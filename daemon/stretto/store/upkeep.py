@@ -154,6 +154,9 @@ def vacuum(path: Path, schemas: Sequence[Schema]) -> VacuumReport:
         open_reader(path).close()  # says that there is none
     connection = open_writer(path, schemas)
     try:
+        for schema in schemas:
+            for statement in schema.upkeep:
+                connection.execute(statement)
         connection.execute("VACUUM")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except sqlite3.Error as error:
