@@ -246,6 +246,7 @@ class Daemon:
             log=LifecycleLog(),
             step_deadline_s=settings.step_deadline_s,
             default_max_tokens=settings.default_max_tokens,
+            cache_block_tokens=settings.block_tokens if settings.prefix_cache == "on" else 0,
         )
 
     def _limits(self) -> Limits:

@@ -6,6 +6,9 @@ clientlib rebuilds them from that envelope. A code, once published, never change
 
 from __future__ import annotations
 
+_FINAL_CODES = frozenset({"grammar_stuck", "grammar_too_complex"})
+"""Failures of ours that would happen again."""
+
 
 class StrettoError(Exception):
     """Base of every error that a caller may see.
@@ -42,6 +45,11 @@ class StrettoError(Exception):
         if status is not None:
             self.status = status
 
+    @property
+    def retryable(self) -> bool:
+        """Whether the same request, sent again a little later, may well be answered."""
+        return self.retry_after_s is not None or (self.status >= 500 and self.code not in _FINAL_CODES)
+
     def __str__(self) -> str:
         return f"{self.message} {self.remedy}" if self.remedy else self.message
 
@@ -58,9 +66,27 @@ class InvalidRequest(StrettoError):
 
 
 class ContextLengthExceeded(InvalidRequest):
-    """Prompt plus answer cannot fit the context that is really allocated. Nothing is ever cut to fit."""
+    """Prompt plus answer cannot fit the context that is really allocated. Nothing is ever cut to fit.
+
+    Attributes:
+        limit_tokens: what the context holds.
+        prompt_tokens: what the prompt has.
+    """
 
     code = "context_length_exceeded"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        limit_tokens: int,
+        prompt_tokens: int,
+        param: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        super().__init__(message, param=param, remedy=remedy)
+        self.limit_tokens = limit_tokens
+        self.prompt_tokens = prompt_tokens
 
 
 class AuthenticationError(StrettoError):

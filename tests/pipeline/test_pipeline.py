@@ -224,6 +224,34 @@ async def test_the_context_is_used_to_its_last_token() -> None:
     assert str(prompt_tokens) in caught.value.message
 
 
+async def test_a_limit_beyond_the_context_is_lowered_only_when_asked() -> None:
+    async with pipeline_with(EchoScript(context_tokens=100, repeat=0)) as (pipeline, _, _, _):
+        events = await collect(pipeline, ask(max_tokens=5000, lower_max_tokens=True))
+        assert isinstance(events[-1], Done)
+        assert events[-1].usage.total_tokens == 100
+        fits = await collect(pipeline, ask(max_tokens=7, lower_max_tokens=True))
+        assert isinstance(fits[-1], Done)
+        assert fits[-1].usage.completion_tokens == 7
+        with pytest.raises(ContextLengthExceeded) as caught:
+            await collect(pipeline, ask("x" * 500, max_tokens=7, lower_max_tokens=True))
+        assert (caught.value.limit_tokens, caught.value.param) == (100, "messages")
+        assert caught.value.prompt_tokens > 500
+
+
+async def test_counted_tokens_are_those_of_the_prompt() -> None:
+    async with pipeline_with(EchoScript(context_tokens=100)) as (pipeline, _, _, log):
+        for request in (ask("héllo"), ask("héllo", continues=True), ask("x<|im_end|>")):
+            counted = await pipeline.count_tokens(request)
+            events = await collect(pipeline, request)
+            assert isinstance(events[-1], Done)
+            assert events[-1].usage.prompt_tokens == counted
+        lines = len(log.lines)
+        assert await pipeline.count_tokens(ask("x" * 500)) > 500
+        with pytest.raises(NotFound):
+            await pipeline.count_tokens(ask(model="other"))
+        assert len(log.lines) == lines
+
+
 async def test_an_alias_is_the_same_model() -> None:
     async with pipeline_with() as (pipeline, _, _, _):
         assert text_of(await collect(pipeline, ask(model="alias"))) == "hello"

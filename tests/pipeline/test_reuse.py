@@ -43,6 +43,7 @@ async def running(config: EngineConfig | None = None) -> AsyncIterator[tuple[Pip
                 template=ChatTemplate(ECHO_CHAT_TEMPLATE),
                 admission=Admission(16, 4, waiting=engine.held_back),
                 log=lines,
+                cache_block_tokens=16 if config is None else 0,
             ),
             lines,
         )
@@ -64,16 +65,19 @@ async def test_usage_and_log_lines_tell_what_was_reused_and_why_not_more() -> No
     async with running() as (pipeline, lines):
         first, miss = await ask(pipeline, "first", "tell me " * 12)
         assert (first.cached_tokens, miss) == (0, CacheMiss(0, "cold"))
+        assert first.stored_tokens == (first.prompt_tokens - 1) // 16 * 16
         assert lines.last("completed")["cache_miss"] == "0:cold"
         second, miss = await ask(pipeline, "second", "tell me " * 12, "tell me " * 12, "more")
         known = first.prompt_tokens + first.completion_tokens - 1
         assert second.cached_tokens == known // 16 * 16
+        assert second.cached_tokens + second.stored_tokens == (second.prompt_tokens - 1) // 16 * 16
         assert miss == CacheMiss(known, "partial_block")
         assert lines.last("generating")["cached_tokens"] == second.cached_tokens
         assert lines.last("completed")["cached_tokens"] == second.cached_tokens
         assert lines.last("completed")["cache_miss"] == f"{known}:partial_block"
         third, miss = await ask(pipeline, "third", "tell me " * 12, "tell me " * 12, "more")
         assert (third.cached_tokens, miss) == ((third.prompt_tokens - 1) // 16 * 16, None)
+        assert third.stored_tokens == 0
         assert "cache_miss" not in lines.last("completed")
 
 
@@ -89,5 +93,5 @@ async def test_off() -> None:
     async with running(EngineConfig(prefix_cache=False)) as (pipeline, lines):
         for name in ("first", "second"):
             usage, miss = await ask(pipeline, name, "the same " * 10)
-            assert (usage.cached_tokens, miss) == (0, CacheMiss(0, "disabled"))
+            assert (usage.cached_tokens, usage.stored_tokens, miss) == (0, 0, CacheMiss(0, "disabled"))
             assert lines.last("completed")["cache_miss"] == "0:disabled"

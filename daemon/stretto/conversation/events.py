@@ -93,13 +93,15 @@ class Usage:
     """Tokens of a request, always counted, never estimated.
 
     ``completion_tokens`` are the tokens of all choices, up to and with the one that ended each (end token and stop string
-    included). ``cached_tokens`` of the prompt were not computed again.
+    included). ``cached_tokens`` of the prompt were not computed again; ``stored_tokens`` of it were computed and are kept, while there is
+    room, for requests that begin alike.
     """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
     reasoning_tokens: int = 0
+    stored_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:

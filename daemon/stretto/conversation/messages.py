@@ -118,11 +118,13 @@ class Reasoning:
         enabled: on or off, or None for what the template does by itself.
         effort: the client's word for it (``low``, ``medium``, ``high``, …), or None.
         budget_tokens: most tokens of reasoning, or None.
+        hidden: whether the client does not want to read it.
     """
 
     enabled: bool | None = None
     effort: str | None = None
     budget_tokens: int | None = None
+    hidden: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +159,7 @@ class Request:
         continues: whether the last message is the beginning of the answer, to be gone on with.
         sampling: see SamplingParams.
         max_tokens: the client's limit, or None when it names none. 0 reads the prompt and answers nothing.
+        lower_max_tokens: whether a limit beyond what the context leaves is lowered to that, instead of refused.
         stop: strings that end the answer; they are not part of it.
         ignore_eos: whether the answer goes on past the tokens that end one.
         n: how many answers to each prompt, each drawn independently.
@@ -182,6 +185,7 @@ class Request:
     continues: bool = False
     sampling: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int | None = None
+    lower_max_tokens: bool = False
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     n: int = 1

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from stretto.conversation.continuation import render_open_ended
 from stretto.conversation.messages import Request
 from stretto.conversation.template import ChatTemplate, message_dict, tool_dict
 from stretto.conversation.tokenizer import Tokenizer
@@ -25,18 +26,17 @@ def encode_chat(template: ChatTemplate, tokenizer: Tokenizer, request: Request) 
     ordinary text. A stretch reaches from one control token of the template to the next. When there is nothing of the kind, the
     whole prompt is tokenised in one piece, exactly as the reference implementation does.
 
-    BOS comes exactly once where the model wants it, whether or not the template writes it too.
+    BOS comes exactly once where the model wants it, whether or not the template writes it too. A request that continues its last
+    message gets a prompt that ends with that message's text.
 
     Raises:
-        InvalidRequest: ``template_error``, see ``ChatTemplate.render``; ``invalid_message`` when no private-use character is left.
+        InvalidRequest: ``template_error``, see ``ChatTemplate.render`` and ``render_open_ended``; ``invalid_message`` when no
+            private-use character is left.
     """
     control = _control_pattern(tokenizer.special_texts)
     found = {match for text in _strings(_inputs(request)) for match in control.findall(text)}
     if not found:
-        rendered = template.render(
-            request.messages, _offered(request), add_generation_prompt=True, extra=request.template_kwargs
-        )
-        ids = tokenizer.encode(rendered, allow_special=True)
+        ids = tokenizer.encode(_render(template, request, lambda text: text, ""), allow_special=True)
     else:
         ids = _encode_guarded(template, tokenizer, request, control, sorted(found))
     if tokenizer.add_bos and tokenizer.bos_id is not None:
@@ -64,12 +64,7 @@ def _encode_guarded(
     def hide(text: str) -> str:
         return control.sub(lambda match: stand_in[match.group()], text)
 
-    rendered = template.render_values(
-        [_mapped(message_dict(message), hide) for message in request.messages],
-        [_mapped(tool_dict(tool), hide) for tool in _offered(request)],
-        add_generation_prompt=True,
-        extra=_mapped(dict(request.template_kwargs), hide),
-    )
+    rendered = _render(template, request, hide, "".join(stand_in.values()))
     hidden = {character: text for text, character in stand_in.items()}
     # A template may write JSON in ASCII; then the private-use character arrives as its escape.
     hidden.update({_escape(character): text for text, character in stand_in.items()})
@@ -90,6 +85,22 @@ def _encode_guarded(
     if plain:
         ids += tokenizer.encode("".join(plain), allow_special=True)
     return ids
+
+
+def _render(template: ChatTemplate, request: Request, change: Callable[[str], str], used: str) -> str:
+    """The prompt's text, of values whose strings are changed first; ``used`` are characters that ``change`` brings in."""
+    tools = [_mapped(tool_dict(tool), change) for tool in _offered(request)]
+    extra = _mapped(dict(request.template_kwargs), change)
+
+    def render(messages: Sequence[Mapping[str, Any]]) -> str:
+        return template.render_values(
+            messages, tools, add_generation_prompt=not request.continues, extra=extra
+        )
+
+    messages = [_mapped(message_dict(message), change) for message in request.messages]
+    if not request.continues:
+        return render(messages)
+    return render_open_ended(render, messages, "".join(_strings(_inputs(request))) + template.source + used)
 
 
 def _offered(request: Request) -> Sequence[Any]:

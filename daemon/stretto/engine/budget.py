@@ -66,6 +66,8 @@ def check_fits(prompt_tokens: int, max_tokens: int, facts: EngineFacts, config: 
     if total_tokens > limit_tokens:
         raise ContextLengthExceeded(
             f"{asked}, and the context is {facts.max_context_tokens} tokens.",
+            limit_tokens=facts.max_context_tokens,
+            prompt_tokens=prompt_tokens,
             remedy="Shorten the prompt or max_tokens.",
         )
     raise InvalidRequest(

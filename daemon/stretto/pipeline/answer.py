@@ -96,6 +96,8 @@ class Answer:
         progress: Progress,
         on_phase: Callable[[Progress], None],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        cache_block_tokens: int = 0,
     ) -> None:
         self.request = request
         self.prompt_tokens = progress.prompt_tokens
@@ -108,6 +110,7 @@ class Answer:
         self._progress = progress
         self._on_phase = on_phase
         self._clock = clock
+        self._cache_block_tokens = cache_block_tokens
         self._reuse: dict[str, tuple[int, CacheMiss | None]] = {}
         self._pending: deque[Event] = deque()
         self._done = False
@@ -173,11 +176,16 @@ class Answer:
 
     def usage(self) -> Usage:
         """Tokens so far."""
+        cached = self._progress.cached_tokens
+        block = self._cache_block_tokens
+        # Only full blocks are kept, and the last token of a prompt is computed again in any case.
+        reusable = (self.prompt_tokens - 1) // block * block if block else 0
         return Usage(
             prompt_tokens=self.prompt_tokens,
             completion_tokens=sum(choice.completion_tokens for choice in self._choices.values()),
-            cached_tokens=self._progress.cached_tokens,
+            cached_tokens=cached,
             reasoning_tokens=sum(choice.reasoning_tokens for choice in self._choices.values()),
+            stored_tokens=max(0, reusable - cached),
         )
 
     def outcomes(self) -> Sequence[Outcome]:

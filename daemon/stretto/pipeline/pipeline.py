@@ -71,6 +71,7 @@ class Pipeline:
         step_deadline_s: a busy engine that has made no step for so long is stalled.
         default_max_tokens: the answer's limit when a request names none; None means all the context that is left.
         tool_dialect: how the model writes calls of functions; ``auto`` goes by the template.
+        cache_block_tokens: tokens of a block of the prefix cache, or 0 where there is none.
         render_threads: how many prompts may be rendered and tokenised at once, off the loop; and as many grammars compiled.
         clock: monotonic seconds.
     """
@@ -87,6 +88,7 @@ class Pipeline:
         step_deadline_s: float = 60.0,
         default_max_tokens: int | None = None,
         tool_dialect: str = "auto",
+        cache_block_tokens: int = 0,
         render_threads: int = 2,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -99,6 +101,7 @@ class Pipeline:
         self._log = log
         self._step_deadline_s = step_deadline_s
         self._default_max_tokens = default_max_tokens
+        self._cache_block_tokens = cache_block_tokens
         self._render_limiter = trio.CapacityLimiter(render_threads)
         self._grammars = GrammarCompiler(tokenizer)
         self._compile_limiter = trio.CapacityLimiter(render_threads)
@@ -149,7 +152,18 @@ class Pipeline:
             )
             raise
 
-    async def _start(self, request: Request, progress: Progress) -> Answer:
+    async def count_tokens(self, request: Request) -> int:
+        """Tokens of the prompt that ``answer`` would make of this request, whether or not they fit the context.
+
+        Raises:
+            NotFound, InvalidRequest: as ``answer`` would.
+        """
+        self.model.resolve(request.model)
+        prompt_ids, _ = await self._prompt(request)
+        return len(prompt_ids)
+
+    async def _prompt(self, request: Request) -> tuple[list[int], AnswerFormat]:
+        """The prompt, and the form that its answer will have."""
         if self._template is None or self._format is None:
             raise InvalidRequest(
                 f"The model '{self.model.id}' has no chat template, so it cannot be given messages.",
@@ -165,9 +179,13 @@ class Pipeline:
             form.prepared(request),
             limiter=self._render_limiter,
         )
+        return prompt_ids, form
+
+    async def _start(self, request: Request, progress: Progress) -> Answer:
+        prompt_ids, form = await self._prompt(request)
         if progress.cancel_requested:
             raise cancelled_error()
-        max_tokens = self._fit(len(prompt_ids), request.max_tokens)
+        max_tokens = self._fit(len(prompt_ids), request)
         constraints = await self._constraints(request)
         if progress.cancel_requested:
             raise cancelled_error()
@@ -201,7 +219,15 @@ class Pipeline:
                 marks=form.marks,
             )
 
-        return Answer(request, generation, assembler, progress, self._log_phase, self._clock)
+        return Answer(
+            request,
+            generation,
+            assembler,
+            progress,
+            self._log_phase,
+            self._clock,
+            cache_block_tokens=self._cache_block_tokens,
+        )
 
     async def _constraints(self, request: Request) -> Sequence[TokenConstraint | None]:
         """One constraint for each answer, each at its beginning."""
@@ -213,13 +239,17 @@ class Pipeline:
         )
         return [grammar.follow() for _ in range(request.n)]
 
-    def _fit(self, prompt_tokens: int, asked: int | None) -> int:
-        """Tokens the answer may have. Never cuts the prompt, nor what a request asked for by name."""
-        limit = self.model.context_tokens
+    def _fit(self, prompt_tokens: int, request: Request) -> int:
+        """Tokens the answer may have. Never cuts the prompt, nor, unless it lets us, what a request asked for by name."""
+        limit, asked = self.model.context_tokens, request.max_tokens
         left = limit - prompt_tokens
+        if asked is not None and request.lower_max_tokens:
+            asked = min(asked, max(left, 1))
         if left < 1 or (asked is not None and asked > left):
             raise ContextLengthExceeded(
                 context_length_message(limit, prompt_tokens, asked if left >= 1 else None),
+                limit_tokens=limit,
+                prompt_tokens=prompt_tokens,
                 param="messages" if left < 1 else "max_tokens",
             )
         if asked is not None:
