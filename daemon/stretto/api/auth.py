@@ -1,4 +1,4 @@
-"""The key that guards /v1. Pure ASGI."""
+"""The key that guards /v1, in either header that clients put it into. Pure ASGI."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stretto.errors import AuthenticationError
 
 
 class BearerGuard:
-    """Ask for ``Authorization: Bearer KEY`` on every path below ``/v1``; everything else is open.
+    """Ask for ``Authorization: Bearer KEY`` or ``x-api-key: KEY`` on every path below ``/v1``; everything else is open.
 
     Args:
         app: what is guarded.
@@ -32,15 +32,22 @@ class BearerGuard:
         await self._app(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
-        given = b""
-        for name, value in scope["headers"]:
-            if name == b"authorization":
-                scheme, _, given = bytes(value).partition(b" ")
-                if scheme.lower() != b"bearer":
-                    given = b""
         assert self._key is not None
-        if not hmac.compare_digest(given.strip(), self._key):
+        given = given_key(scope)
+        if not hmac.compare_digest(given, self._key):
             raise AuthenticationError(
                 "Incorrect API key provided." if given else "No API key was provided.",
-                remedy="Send the server's key in the header 'Authorization: Bearer KEY'.",
+                remedy="Send the server's key in the header 'Authorization: Bearer KEY' or 'x-api-key: KEY'.",
             )
+
+
+def given_key(scope: Scope) -> bytes:
+    """The key that a request brings, or nothing. Of two, the one in ``x-api-key`` counts."""
+    bearer = own = b""
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            scheme, _, key = bytes(value).partition(b" ")
+            bearer = key.strip() if scheme.lower() == b"bearer" else b""
+        elif name == b"x-api-key":
+            own = bytes(value).strip()
+    return own or bearer

@@ -11,14 +11,16 @@ from collections.abc import Sequence
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stretto.api.envelopes import Envelope, envelope_of
-from stretto.dialects.openai_errors import error_body
+from stretto.api.envelopes import Envelope, envelope_of, plain_envelope
 from stretto.errors import InvalidRequest, NotFound, StrettoError
 from stretto.serving import ClientDisconnected
 
 logger = logging.getLogger(__name__)
 
 Header = tuple[bytes, bytes]
+
+_ID_HEADERS = (b"x-request-id", b"request-id")
+"""Clients of OpenAI's API read the one, clients of Anthropic's the other."""
 
 
 def new_request_id(prefix: str) -> str:
@@ -49,15 +51,24 @@ async def send_json(
 
 
 async def send_error(
-    send: Send, error: StrettoError, *, headers: Sequence[Header] = (), envelope: Envelope = error_body
+    send: Send,
+    error: StrettoError,
+    *,
+    request_id: str,
+    headers: Sequence[Header] = (),
+    envelope: Envelope = plain_envelope,
 ) -> None:
-    """Send an error in its envelope, with the header fields that its kind asks for."""
-    fields = list(headers)
+    """Send an error in its envelope, with the header fields that its kind asks for.
+
+    ``x-should-retry`` tells clients that retry by themselves whether to; it goes before what they would make of the status.
+    """
+    fields = [*headers, (b"x-should-retry", b"true" if error.retryable else b"false")]
     if error.retry_after_s is not None:
         fields.append((b"retry-after", b"%d" % math.ceil(error.retry_after_s)))
     if error.status == 401:
         fields.append((b"www-authenticate", b"Bearer"))
-    await send_json_bytes(send, envelope(error), status=error.status, headers=fields)
+    status, body = envelope(error, request_id)
+    await send_json_bytes(send, body, status=status, headers=fields)
 
 
 def internal_error() -> StrettoError:
@@ -81,8 +92,9 @@ class RequestTag:
 
         async def tagged_send(message: Message) -> None:
             if message["type"] == "http.response.start":
-                kept = [field for field in message.get("headers", ()) if field[0] != b"x-request-id"]
-                message = {**message, "headers": [*kept, (b"x-request-id", state["request_id"].encode())]}
+                kept = [field for field in message.get("headers", ()) if field[0] not in _ID_HEADERS]
+                tags = [(name, state["request_id"].encode()) for name in _ID_HEADERS]
+                message = {**message, "headers": [*kept, *tags]}
             await send(message)
 
         await self._app(scope, receive, tagged_send)
@@ -122,7 +134,13 @@ class ErrorReplies:
         if (
             not begun
         ):  # else the server sees an unfinished reply and cuts it, which the client can tell from a whole one
-            await send_error(send, failure, headers=headers, envelope=envelope_of(scope))
+            await send_error(
+                send,
+                failure,
+                request_id=scope["state"]["request_id"],
+                headers=headers,
+                envelope=envelope_of(scope),
+            )
 
 
 async def no_such_route(scope: Scope, receive: Receive, send: Send) -> None:

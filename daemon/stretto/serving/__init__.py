@@ -8,7 +8,7 @@ from stretto.serving.host_guard import CrossOrigin, HostGuard
 from stretto.serving.limits import Counters, Limits
 from stretto.serving.lock_file import LockFile, LockHeld
 from stretto.serving.peer import Peer
-from stretto.serving.replies import Header
+from stretto.serving.replies import Header, Refusal, RefusalBody
 from stretto.serving.sd_notify import Notifier
 from stretto.serving.server import address_of, serve
 from stretto.serving.tcp_binding import bind_tcp
@@ -27,6 +27,8 @@ __all__ = [
     "LockHeld",
     "Notifier",
     "Peer",
+    "Refusal",
+    "RefusalBody",
     "UnixBinding",
     "address_of",
     "adopt_listen_fds",

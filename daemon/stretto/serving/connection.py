@@ -21,6 +21,7 @@ from starlette.types import ASGIApp
 
 from stretto.serving.guard import GuardedProtocol, GuardedTaskGroup
 from stretto.serving.limits import Counters, Limits
+from stretto.serving.replies import RefusalBody
 from stretto.serving.request_head import too_slow
 
 logger = logging.getLogger(__name__)
@@ -59,10 +60,12 @@ class GuardedConnection(TCPServer):
         stream: trio.SocketStream,
         limits: Limits,
         counters: Counters,
+        refusal_body: RefusalBody,
     ) -> None:
         super().__init__(cast(AppWrapper, app), config, context, state, cast(Any, stream))
         self.limits = limits
         self.counters = counters
+        self.refusal_body = refusal_body
         self.task_group = GuardedTaskGroup(self._before_body_wait)
         self.ending = False
         self.fresh = False

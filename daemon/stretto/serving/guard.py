@@ -37,7 +37,7 @@ from starlette.types import ASGIApp
 
 from stretto.serving.inbox import Inbox
 from stretto.serving.limits import Counters, Limits
-from stretto.serving.replies import Refusal, envelope, refusal_headers
+from stretto.serving.replies import Header, Refusal, RefusalBody, refusal_reply
 from stretto.serving.request_head import judge_head, malformed, too_large_body
 
 logger = logging.getLogger(__name__)
@@ -55,6 +55,7 @@ class Owner(Protocol):
     task_group: GuardedTaskGroup
     limits: Limits
     counters: Counters
+    refusal_body: RefusalBody
     ending: bool
 
     async def protocol_send(self, event: Event) -> None:
@@ -126,9 +127,8 @@ class GuardedStream(HTTPStream):
 
     async def _send_error_response(self, status_code: int) -> None:
         refusal = _FAILED if status_code == 500 else Refusal(status_code, "not_found", "Not found.")
-        body = envelope(refusal)
-        headers = [*refusal_headers(refusal, body), (b"connection", b"close")]
-        await self.send(Response(stream_id=self.stream_id, headers=headers, status_code=refusal.status))
+        status, headers, body = self.protocol.refusal_reply(refusal)
+        await self.send(Response(stream_id=self.stream_id, headers=headers, status_code=status))
         if self.scope["method"] != "HEAD":
             await self.send(Body(stream_id=self.stream_id, data=body))
         await self.send(EndBody(stream_id=self.stream_id))
@@ -156,6 +156,7 @@ class GuardedProtocol(H11Protocol):
         self._counters = owner.counters
         self._owner = owner
         self._method = b""
+        self._path = ""
         self._body_bytes = 0
         self._held = bytearray()
         self.client_gone = False
@@ -170,6 +171,7 @@ class GuardedProtocol(H11Protocol):
                 return
             if isinstance(event, h11.Request):
                 self._method = event.method
+                self._path = event.target.partition(b"?")[0].decode("latin-1")
                 refusal = judge_head(
                     method=event.method,
                     target=event.target,
@@ -254,15 +256,19 @@ class GuardedProtocol(H11Protocol):
         self._held.clear()
         if self.connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             bodiless = self.connection.our_state is h11.SEND_RESPONSE and self._method == b"HEAD"
-            body = envelope(refusal)
-            headers = [*refusal_headers(refusal, body), (b"connection", b"close")]
+            status, headers, body = self.refusal_reply(refusal)
             headers.extend(self.config.response_headers("h11"))
-            await self._send_h11_event(h11.Response(status_code=refusal.status, headers=headers))
+            await self._send_h11_event(h11.Response(status_code=status, headers=headers))
             if not bodiless:
                 await self._send_h11_event(h11.Data(data=body))
             await self._send_h11_event(h11.EndOfMessage())
             await self.flush()
         self._owner.end()
+
+    def refusal_reply(self, refusal: Refusal) -> tuple[int, list[Header], bytes]:
+        """Status, header fields and body of a refusal that ends the connection."""
+        status, headers, body = refusal_reply(refusal, self._path, self._owner.refusal_body)
+        return status, [*headers, (b"connection", b"close")], body
 
     def abandon(self) -> None:
         """The reply cannot reach the client any more: tell the application, drop what it still sends. No checkpoint."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stretto.serving.replies import Refusal, send_refusal
+from stretto.serving.replies import Refusal, RefusalBody, plain_body, send_refusal
 
 _OWN_NAMES = ("127.0.0.1", "localhost", "::1")
 _PREFLIGHT_MAX_AGE_S = 600
@@ -26,10 +26,19 @@ class HostGuard:
         bound_host: the address listened on. When that is every address (``0.0.0.0``, ``::``), any Host that is an IP address is
             taken too: rebinding needs a name.
         names: further names that reach us. Ports do not matter.
+        refusal_body: how the refusal is written.
     """
 
-    def __init__(self, app: ASGIApp, *, bound_host: str = "127.0.0.1", names: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        bound_host: str = "127.0.0.1",
+        names: Iterable[str] = (),
+        refusal_body: RefusalBody = plain_body,
+    ) -> None:
         self._app = app
+        self._refusal_body = refusal_body
         self._names = frozenset(_bare(name) for name in (*_OWN_NAMES, bound_host, *names)) - {""}
         self._any_address = _is_unspecified(_bare(bound_host))
 
@@ -46,6 +55,8 @@ class HostGuard:
                 "The Host header of this request is not a name of this server. Use 127.0.0.1 or localhost, "
                 "or add the name to the allowed hosts in its settings.",
             ),
+            scope["path"],
+            self._refusal_body,
         )
 
     def allows(self, host: bytes | None) -> bool:
@@ -92,7 +103,10 @@ class CrossOrigin:
 
         async def granting_send(message: Message) -> None:
             if message["type"] == "http.response.start":
-                exposed = (b"access-control-expose-headers", b"x-request-id, retry-after")
+                exposed = (
+                    b"access-control-expose-headers",
+                    b"x-request-id, request-id, retry-after, x-should-retry",
+                )
                 message = {**message, "headers": [*message.get("headers", []), *grant, exposed]}
             await send(message)
 

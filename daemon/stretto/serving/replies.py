@@ -1,9 +1,10 @@
-"""The replies that serving makes by itself: one JSON error envelope, the same as everywhere else."""
+"""The replies that serving makes by itself: a JSON error envelope, ours or one that is brought along for the path."""
 
 from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -22,6 +23,10 @@ class Refusal:
     retry_after_s: int | None = None
 
 
+RefusalBody = Callable[[Refusal, str, str], tuple[int, bytes]]
+"""From a refusal, the path that was asked for (empty when it is not known) and the request's id: status and JSON body."""
+
+
 def error_type(status: int) -> str:
     """The envelope's ``type`` for an HTTP status."""
     if status == 401:
@@ -31,40 +36,43 @@ def error_type(status: int) -> str:
     return "server_error" if status >= 500 else "invalid_request_error"
 
 
-def envelope(refusal: Refusal) -> bytes:
-    """The refusal as a JSON body."""
+def plain_body(refusal: Refusal, path: str, request_id: str) -> tuple[int, bytes]:
+    """The envelope where nobody brings another."""
     error = {
         "message": refusal.message,
         "type": error_type(refusal.status),
         "param": None,
         "code": refusal.code,
     }
-    return json.dumps({"error": error}).encode()
+    return refusal.status, json.dumps({"error": error}).encode()
 
 
-def refusal_headers(refusal: Refusal, body: bytes) -> list[Header]:
-    """Header fields for ``body``; a fresh ``x-request-id`` too, since there is no request yet that could have one."""
+def refusal_reply(refusal: Refusal, path: str, body_of: RefusalBody) -> tuple[int, list[Header], bytes]:
+    """Status, header fields and body; with a fresh request id, since there is no request yet that could have one."""
+    request_id = f"req-{uuid.uuid4().hex}"
+    status, body = body_of(refusal, path, request_id)
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),
-        (b"x-request-id", b"req-" + uuid.uuid4().hex.encode()),
+        (b"x-request-id", request_id.encode()),
+        (b"request-id", request_id.encode()),
     ]
     if refusal.retry_after_s is not None:
         headers.append((b"retry-after", b"%d" % refusal.retry_after_s))
-    return headers
+        headers.append((b"x-should-retry", b"true"))
+    return status, headers, body
 
 
 def raw_reply(refusal: Refusal) -> bytes:
     """A whole HTTP/1.1 reply that closes the connection, for where there is no connection state yet."""
-    body = envelope(refusal)
-    head = f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\n".encode()
-    fields = b"".join(name + b": " + value + b"\r\n" for name, value in refusal_headers(refusal, body))
+    status, headers, body = refusal_reply(refusal, "", plain_body)
+    head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
+    fields = b"".join(name + b": " + value + b"\r\n" for name, value in headers)
     return head + fields + b"connection: close\r\n\r\n" + body
 
 
-async def send_refusal(send: Send, refusal: Refusal) -> None:
+async def send_refusal(send: Send, refusal: Refusal, path: str, body_of: RefusalBody) -> None:
     """Send the refusal from inside an ASGI application."""
-    body = envelope(refusal)
-    headers = refusal_headers(refusal, body)
-    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    status, headers, body = refusal_reply(refusal, path, body_of)
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

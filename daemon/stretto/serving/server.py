@@ -15,7 +15,7 @@ from stretto.serving.connection import GuardedConnection, make_config, make_cont
 from stretto.serving.drain import Drain
 from stretto.serving.limits import Counters, Limits
 from stretto.serving.peer import peer_of
-from stretto.serving.replies import Refusal, raw_reply
+from stretto.serving.replies import Refusal, RefusalBody, plain_body, raw_reply
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +34,7 @@ async def serve(
     grace_s: Callable[[], float] | None = None,
     while_draining: Callable[[], Awaitable[None]] | None = None,
     counters: Counters | None = None,
+    refusal_body: RefusalBody = plain_body,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until ``stopping`` is set and the requests in flight have ended. Cancel it to stop at once.
@@ -53,11 +54,12 @@ async def serve(
         grace_s: asked for the grace once at ``stopping``; without it ``limits.drain_grace_s`` holds.
         while_draining: returns when work that requests of other servers have in flight has ended too.
         counters: counted into, for whoever reports them.
+        refusal_body: how requests are refused that no application answers for; see RefusalBody.
         task_status: told the addresses (``http://127.0.0.1:8080``, ``unix:/path``) once connections are being accepted.
     """
     listeners = [trio.SocketListener(trio.socket.from_stdlib_socket(sock)) for sock in sockets]
     drain = Drain(stopping)
-    door = _Door(app, limits, drain, counters or Counters())
+    door = _Door(app, limits, drain, counters or Counters(), refusal_body)
     try:
         async with trio.open_nursery() as late:
             async with trio.open_nursery() as helpers:
@@ -91,11 +93,14 @@ async def _end_after(drain: Drain, grace_s: float) -> None:
 class _Door:
     """Lets connections in, as many as the limit allows."""
 
-    def __init__(self, app: ASGIApp, limits: Limits, drain: Drain, counters: Counters) -> None:
+    def __init__(
+        self, app: ASGIApp, limits: Limits, drain: Drain, counters: Counters, refusal_body: RefusalBody
+    ) -> None:
         self._app = app
         self._limits = limits
         self._drain = drain
         self._counters = counters
+        self._refusal_body = refusal_body
         self._config = make_config(limits)
         self._context = make_context()
         self._inside: set[GuardedConnection] = set()
@@ -165,7 +170,14 @@ class _Door:
     def _open(self, stream: trio.SocketStream) -> GuardedConnection:
         state: dict[str, Any] = {"peer": peer_of(stream.socket), "drain": self._drain}
         connection = GuardedConnection(
-            self._app, self._config, self._context, state, stream, self._limits, self._counters
+            self._app,
+            self._config,
+            self._context,
+            state,
+            stream,
+            self._limits,
+            self._counters,
+            self._refusal_body,
         )
         connection.fresh = self._draining
         self._inside.add(connection)
