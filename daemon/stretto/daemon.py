@@ -177,7 +177,7 @@ class Daemon:
         engine: EngineClient,
         facts: EngineFacts,
     ) -> None:
-        from stretto.api import public_app
+        from stretto.api import public_app, refusal_body
         from stretto.control import control_app
 
         settings = self._settings
@@ -193,6 +193,7 @@ class Daemon:
             pipeline,
             api_key=settings.api_key,
             ping_interval_s=settings.ping_interval_s,
+            compat=settings.api_compat,
             bound_host=settings.host,
             allowed_hosts=settings.allowed_hosts,
             cors_origins=settings.cors_origins,
@@ -213,6 +214,7 @@ class Daemon:
                     stopping=self._stopping,
                     grace_s=lambda: self._grace_s,
                     while_draining=pipeline.wait_idle,
+                    refusal_body=refusal_body,
                 )
                 urls = await nursery.start(partial(serving, public, http, counters=counters["http"]))
                 doors = await nursery.start(partial(serving, private, control, counters=counters["control"]))

@@ -432,7 +432,7 @@ async def test_few_large_bodies_are_parsed_at_once(monkeypatch: pytest.MonkeyPat
             with lock:
                 now -= 1
 
-    monkeypatch.setattr("stretto.api.app.CHAT", replace(CHAT_DIALECT, parse=parse))
+    monkeypatch.setattr("stretto.api.mounts.CHAT", replace(CHAT_DIALECT, parse=parse))
     body = json.dumps({**CHAT, "messages": [{"role": "user", "content": "x" * 2_000_000}]}).encode()
     async with serving(FakePipeline()) as server:
         async with trio.open_nursery() as nursery:

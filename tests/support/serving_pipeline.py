@@ -106,6 +106,10 @@ class FakePipeline:
             self.ended += 1
             self.left.set()
 
+    async def count_tokens(self, request: Request) -> int:
+        self.model.resolve(request.model)
+        return sum(len(message.text.split()) for message in request.messages)
+
     def health(self) -> Health:
         return self.current
 

@@ -8,21 +8,18 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from functools import partial
 
-import trio
 from starlette.types import Receive, Scope, Send
 
 from stretto.api.caller import caller_of
 from stretto.api.ports import AnswerPort, PipelinePort
+from stretto.api.reading import RequestReader
 from stretto.api.replies import internal_error, new_request_id, send_json_bytes
 from stretto.conversation.messages import Request
 from stretto.dialects.dialect import Dialect, Renderer
-from stretto.errors import InvalidRequest, StrettoError
-from stretto.serving import EventStream, Header, drain_of, read_body, run_until_disconnect
+from stretto.errors import StrettoError
+from stretto.serving import EventStream, Header, drain_of, run_until_disconnect
 
 logger = logging.getLogger(__name__)
-
-_PARSED_ON_THE_LOOP_BYTES = 64 * 1024
-_PARSED_AT_ONCE = 2  # large bodies; a parsed one takes several times its size
 
 CACHE_MISS = b"x-stretto-cache-miss"
 """Where the prompt was not known any more, and why: ``96:diverged``. A stream's head goes out before that is known."""
@@ -53,7 +50,7 @@ class AnswerRoute:
         self._pipeline = pipeline
         self._ping_interval_s = ping_interval_s
         self._clock = clock
-        self._parsing = trio.CapacityLimiter(_PARSED_AT_ONCE)
+        self._reader = RequestReader(dialect.parse)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer.
@@ -62,17 +59,9 @@ class AnswerRoute:
             StrettoError: why not.
             ClientDisconnected: nobody listens any more.
         """
-        request_id = new_request_id(self._dialect.id_prefix)
-        scope["state"]["request_id"] = request_id
-        require_json(scope)
+        scope["state"]["request_id"] = new_request_id(self._dialect.id_prefix)
         caller = caller_of(scope)
-        body = await read_body(receive)
-        if len(body) > _PARSED_ON_THE_LOOP_BYTES:
-            request = await trio.to_thread.run_sync(
-                partial(self._dialect.parse, body, request_id=request_id), limiter=self._parsing
-            )
-        else:
-            request = self._dialect.parse(body, request_id=request_id)
+        request, _ = await self._reader.read(scope, receive)
         request = replace(request, caller=caller)
         reply = self._stream if request.stream else self._whole
         await run_until_disconnect(receive, send, partial(reply, scope, request))
@@ -119,23 +108,3 @@ def _error_frames(renderer: Renderer, request_id: str, error: Exception) -> byte
         logger.error("Request %s failed in its stream", request_id, exc_info=error)
         error = internal_error()
     return renderer.error(error) + renderer.end()
-
-
-def require_json(scope: Scope) -> None:
-    """Check that the body is declared as JSON. A page of another site cannot declare that without asking first (CORS).
-
-    Raises:
-        InvalidRequest: 415, code ``unsupported_media_type``.
-    """
-    declared = b""
-    for name, value in scope["headers"]:
-        if name == b"content-type":
-            declared = value
-    kind = bytes(declared).partition(b";")[0].strip().lower()
-    if kind != b"application/json":
-        shown = kind.decode("latin-1")[:100] or "missing"
-        raise InvalidRequest(
-            f"The Content-Type of this request is {shown}; it must be application/json.",
-            code="unsupported_media_type",
-            status=415,
-        )

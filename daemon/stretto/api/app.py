@@ -2,38 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stretto.api.answers import AnswerRoute
 from stretto.api.auth import BearerGuard
-from stretto.api.embeddings import EmbeddingsRoute
+from stretto.api.envelopes import refusal_body
 from stretto.api.health import HealthRoute
 from stretto.api.models import ModelDetail, ModelList
+from stretto.api.mounts import MOUNTS, Parts
 from stretto.api.ports import EmbedderPort, PipelinePort
 from stretto.api.replies import ErrorReplies, RequestTag, no_such_route
-from stretto.dialects.openai_chat import CHAT
 from stretto.serving import CrossOrigin, HostGuard
 
 
 def shared_routes(
-    pipeline: PipelinePort, *, ping_interval_s: float, embedder: EmbedderPort | None = None
+    pipeline: PipelinePort,
+    *,
+    ping_interval_s: float,
+    compat: Collection[str] = tuple(MOUNTS),
+    embedder: EmbedderPort | None = None,
 ) -> list[BaseRoute]:
-    """The routes that the public port and the Unix socket both have."""
+    """The routes that the public port and the Unix socket both have; of the dialects, those named in ``compat``."""
+    answer = partial(AnswerRoute, pipeline=pipeline, ping_interval_s=ping_interval_s)
+    parts = Parts(pipeline, answer, embedder)
+    mounted = [route for name in compat for route in MOUNTS[name](parts)]
     return [
         Route("/health", HealthRoute(pipeline, "live"), methods=["GET"]),
         Route("/health/live", HealthRoute(pipeline, "live"), methods=["GET"]),
         Route("/health/ready", HealthRoute(pipeline, "ready"), methods=["GET"]),
         Route("/v1/models", ModelList(pipeline, embedder), methods=["GET"]),
         Route("/v1/models/{model_id:path}", ModelDetail(pipeline, embedder), methods=["GET"]),
-        Route("/v1/embeddings", EmbeddingsRoute(embedder, pipeline), methods=["POST"]),
-        Route(
-            "/v1/chat/completions",
-            AnswerRoute(CHAT, pipeline, ping_interval_s=ping_interval_s),
-            methods=["POST"],
-        ),
+        *mounted,
     ]
 
 
@@ -54,6 +57,7 @@ def public_app(
     *,
     api_key: str | None = None,
     ping_interval_s: float = 10.0,
+    compat: Collection[str] = tuple(MOUNTS),
     bound_host: str = "127.0.0.1",
     allowed_hosts: Iterable[str] = (),
     cors_origins: Iterable[str] = (),
@@ -68,13 +72,21 @@ def public_app(
         pipeline: does the work.
         api_key: guards ``/v1``; None leaves it open.
         ping_interval_s: longest silence in a stream.
+        compat: dialects that are served, by their names in ``MOUNTS``.
         bound_host: the address that is listened on.
         allowed_hosts: further names by which clients may call us.
         cors_origins: origins of web pages that may read replies.
         embedder: computes embeddings, if there is one.
     """
-    routes = Routes(shared_routes(pipeline, ping_interval_s=ping_interval_s, embedder=embedder))
+    routes = Routes(
+        shared_routes(pipeline, ping_interval_s=ping_interval_s, compat=compat, embedder=embedder)
+    )
     answering = ErrorReplies(BearerGuard(routes, api_key=api_key))
     return RequestTag(
-        HostGuard(CrossOrigin(answering, allowed=cors_origins), bound_host=bound_host, names=allowed_hosts)
+        HostGuard(
+            CrossOrigin(answering, allowed=cors_origins),
+            bound_host=bound_host,
+            names=allowed_hosts,
+            refusal_body=refusal_body,
+        )
     )

@@ -10,8 +10,8 @@ import numpy as np
 import trio
 from starlette.types import Receive, Scope, Send
 
-from stretto.api.answers import require_json
 from stretto.api.ports import EmbedderPort, PipelinePort
+from stretto.api.reading import require_json
 from stretto.api.replies import new_request_id, send_json_bytes
 from stretto.dialects.openai_embeddings import (
     ID_PREFIX,

@@ -142,6 +142,13 @@ class Settings:
         NETWORK,
     )
 
+    api_compat: tuple[str, ...] = setting(
+        ("openai", "anthropic"),
+        TextList("openai|anthropic", "openai or anthropic", "NAMES"),
+        "The APIs that are served over TCP. The Unix socket always serves all of them.",
+        NETWORK,
+    )
+
     api_key: str | None = setting(
         None,
         Text(r"[\x21-\x7e]{1,512}", "1 to 512 visible ASCII characters without spaces", "KEY"),

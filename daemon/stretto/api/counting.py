@@ -1,0 +1,38 @@
+"""The route that counts a prompt's tokens and answers nothing."""
+
+from __future__ import annotations
+
+from starlette.types import Receive, Scope, Send
+
+from stretto.api.ports import PipelinePort
+from stretto.api.reading import RequestReader
+from stretto.api.replies import send_json
+from stretto.dialects.dialect import Parse
+from stretto.serving import run_until_disconnect
+
+
+class CountRoute:
+    """``{"input_tokens": N}``: what the same request for an answer would have as its prompt.
+
+    Args:
+        parse: reads the body.
+        pipeline: renders and tokenises.
+    """
+
+    def __init__(self, parse: Parse, pipeline: PipelinePort) -> None:
+        self._reader = RequestReader(parse)
+        self._pipeline = pipeline
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer.
+
+        Raises:
+            StrettoError: why not.
+            ClientDisconnected: nobody listens any more.
+        """
+        request, _ = await self._reader.read(scope, receive)
+
+        async def count(send: Send) -> None:
+            await send_json(send, {"input_tokens": await self._pipeline.count_tokens(request)})
+
+        await run_until_disconnect(receive, send, count)

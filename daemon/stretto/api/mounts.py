@@ -1,0 +1,56 @@
+"""Which routes a dialect brings along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
+
+from stretto.api.counting import CountRoute
+from stretto.api.embeddings import EmbeddingsRoute
+from stretto.api.ports import EmbedderPort, PipelinePort
+from stretto.api.versions import AnthropicVersion
+from stretto.dialects.anthropic import MESSAGES, parse_count
+from stretto.dialects.dialect import Dialect
+from stretto.dialects.openai_chat import CHAT
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What routes are made of.
+
+    Attributes:
+        pipeline: does the work.
+        answer: from a dialect to the endpoint that answers in it.
+        embedder: computes embeddings, if there is one.
+    """
+
+    pipeline: PipelinePort
+    answer: Callable[[Dialect], ASGIApp]
+    embedder: EmbedderPort | None = None
+
+
+def openai_routes(parts: Parts) -> list[BaseRoute]:
+    """What clients of OpenAI's API ask."""
+    return [
+        Route("/v1/chat/completions", parts.answer(CHAT), methods=["POST"]),
+        Route("/v1/embeddings", EmbeddingsRoute(parts.embedder, parts.pipeline), methods=["POST"]),
+    ]
+
+
+def anthropic_routes(parts: Parts) -> list[BaseRoute]:
+    """What clients of Anthropic's API ask."""
+    count = CountRoute(parse_count, parts.pipeline)
+    return [
+        Route("/v1/messages", AnthropicVersion(parts.answer(MESSAGES)), methods=["POST"]),
+        Route("/v1/messages/count_tokens", AnthropicVersion(count), methods=["POST"]),
+    ]
+
+
+MOUNTS: Mapping[str, Callable[[Parts], list[BaseRoute]]] = {
+    "openai": openai_routes,
+    "anthropic": anthropic_routes,
+}
+"""By the name that ``--api-compat`` has for it."""
