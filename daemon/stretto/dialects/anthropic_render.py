@@ -81,8 +81,10 @@ class MessagesRenderer:
         if isinstance(event, Finish):
             self._finish = event
             return self._close()
-        delta = self._ending(event.usage)
-        return self._frame({"type": "message_delta", "delta": delta, "usage": _usage_object(event.usage)})
+        if isinstance(event, Done):
+            delta = self._ending(event.usage)
+            return self._frame({"type": "message_delta", "delta": delta, "usage": _usage_object(event.usage)})
+        return b""
 
     def error(self, error: StrettoError) -> bytes:
         """The event for an error after the first byte. It is the last one: clients take it as the stream's end."""
