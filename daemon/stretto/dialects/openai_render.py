@@ -8,6 +8,7 @@ from stretto.conversation.events import Done, Event, Finish, TextDelta, TokenLog
 from stretto.conversation.messages import Request
 from stretto.dialects.json_text import dumps
 from stretto.dialects.openai_errors import error_object
+from stretto.dialects.openai_usage import usage_object
 from stretto.errors import StrettoError
 
 _DONE = b"data: [DONE]\n\n"
@@ -68,7 +69,7 @@ class ChatRenderer:
             "created": self._created,
             "model": self._model,
             "choices": choices,
-            "usage": _usage_object(usage),
+            "usage": usage_object(usage),
         }
         return dumps(reply).encode()
 
@@ -104,7 +105,7 @@ class ChatRenderer:
         return f"{self._opening}{dumps(choice)}{self._ending}".encode()
 
     def _usage_frame(self, done: Done) -> bytes:
-        return f'{self._opening}],"usage":{dumps(_usage_object(done.usage))}}}\n\n'.encode()
+        return f'{self._opening}],"usage":{dumps(usage_object(done.usage))}}}\n\n'.encode()
 
     def _logprobs_object(self, entries: Sequence[TokenLogprob]) -> dict[str, object] | None:
         if not self._logprobs:
@@ -122,13 +123,3 @@ class ChatRenderer:
 def _token_object(token: str, logprob: float | None, data: bytes) -> dict[str, object]:
     """``bytes`` is null for a control token, which stands for none."""
     return {"token": token, "logprob": logprob, "bytes": list(data) if data else None}
-
-
-def _usage_object(usage: Usage) -> dict[str, object]:
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.total_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-    }
