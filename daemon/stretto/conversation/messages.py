@@ -171,7 +171,7 @@ class Request:
         user: the client's own label; never logged.
         constraint: what each answer must keep to, from its first character to its last.
         caller: who asks, and what it asks of memory and cache.
-        reflected: fields of the body that the reply repeats, for the dialect's own renderer; nothing else looks at them.
+        reflected: what the dialect's own renderer needs of the body besides; nothing else looks at it.
     """
 
     id: str
@@ -197,7 +197,7 @@ class Request:
     user: str | None = None
     constraint: Constraint | None = None
     caller: Caller = field(default_factory=Caller)
-    reflected: Mapping[str, Any] = field(default_factory=dict)
+    reflected: object = None
 
     @property
     def choices(self) -> int:
