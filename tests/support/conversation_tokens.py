@@ -50,6 +50,8 @@ class CharTokenizer:
         self._pattern = re.compile("|".join(map(re.escape, self.special_texts)) or "(?!)")
         self.bos_id = None if bos is None else self._ids[bos]
         self.add_bos = add_bos
+        self.vocab_size = 0x110000 + len(special)
+        self.end_ids: frozenset[int] = frozenset()
         self.calls: list[tuple[str, bool]] = []
 
     def id_of(self, special: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stretto.conversation.answer_format import AnswerFormat, callable_tools, offered_tools
-from stretto.conversation.assembly import LOWEST_LOGPROB, GeneratedToken, TextAssembler
+from stretto.conversation.assembly import TextAssembler
 from stretto.conversation.caller import DEFAULT_SESSION, CacheMode, Caller, MemoryMode
 from stretto.conversation.constraint import Constraint, ConstraintKind
 from stretto.conversation.events import (
@@ -35,8 +35,10 @@ from stretto.conversation.messages import (
     ToolSpec,
 )
 from stretto.conversation.prompt import encode_chat
+from stretto.conversation.raw_prompt import EncodedPrompt, PromptEcho, encode_raw
 from stretto.conversation.stops import StopMatcher
 from stretto.conversation.template import ChatTemplate
+from stretto.conversation.token_entries import LOWEST_LOGPROB, GeneratedToken
 from stretto.conversation.tokenizer import Tokenizer
 
 __all__ = [
@@ -51,12 +53,14 @@ __all__ = [
     "ContentPart",
     "Done",
     "Echo",
+    "EncodedPrompt",
     "Event",
     "Finish",
     "FinishReason",
     "GeneratedToken",
     "MemoryMode",
     "Message",
+    "PromptEcho",
     "RawPrompt",
     "Reasoning",
     "ReasoningDelta",
@@ -79,5 +83,6 @@ __all__ = [
     "callable_tools",
     "context_length_message",
     "encode_chat",
+    "encode_raw",
     "offered_tools",
 ]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import bisect
 import codecs
-import math
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from stretto.conversation.channels import ChannelReader, Piece, Thought, Words
 from stretto.conversation.events import (
@@ -20,33 +18,11 @@ from stretto.conversation.events import (
     TokenLogprob,
     ToolCallDelta,
     ToolCallStart,
-    TopLogprob,
 )
 from stretto.conversation.stops import StopMatcher
+from stretto.conversation.token_entries import GeneratedToken, token_entry
 from stretto.conversation.tokenizer import Tokenizer
 from stretto.conversation.tool_dialects import CallOpened
-
-LOWEST_LOGPROB = -9999.0
-"""Stands for the logarithm of zero, which JSON cannot write."""
-
-
-class GeneratedToken(Protocol):
-    """A token as the engine gives it."""
-
-    @property
-    def id(self) -> int:
-        """Its id."""
-        ...
-
-    @property
-    def logprob(self) -> float | None:
-        """Natural logarithm of its probability, if asked for."""
-        ...
-
-    @property
-    def top(self) -> tuple[tuple[int, float], ...]:
-        """The most likely tokens at its place (id, logprob), if asked for."""
-        ...
 
 
 def new_call_id() -> str:
@@ -67,13 +43,13 @@ class TextAssembler:
 
     With ``logprobs``, each token's entry comes with the delta that completes the token's text, in order; so a delta has the entries of the
     tokens that end in it. A token that only begins a character counts as part of that character. Tokens that lie wholly in the stop
-    string, in reasoning or in calls have no entry, nor have control tokens, which are no text.
+    string, in reasoning or in calls have no entry; nor have control tokens, which are no text, unless they are asked for.
 
     Args:
         tokenizer: the model's.
         index: of the choice.
         stop: strings that end the text.
-        logprobs: see above.
+        logprobs, controls: see above.
         channels: tells reasoning and calls from text; None when all is text.
         marks: control tokens that ``channels`` looks for, with their texts.
         new_id: makes the ids of calls.
@@ -86,6 +62,7 @@ class TextAssembler:
         index: int,
         stop: Sequence[str],
         logprobs: bool,
+        controls: bool = False,
         channels: ChannelReader | None = None,
         marks: Mapping[int, str] | None = None,
         new_id: Callable[[], str] = new_call_id,
@@ -93,6 +70,7 @@ class TextAssembler:
         self._tokenizer = tokenizer
         self._index = index
         self._logprobs = logprobs
+        self._controls = controls
         self._channels = channels
         self._marks = {token_id: text.encode() for token_id, text in (marks or {}).items()}
         self._new_id = new_id
@@ -141,6 +119,11 @@ class TextAssembler:
         self._end_delta(self._text_end - len(self._held))
         return self._take_events()
 
+    def end(self, token: GeneratedToken) -> None:
+        """Take the token that ended the answer. It is no text and not counted; it has an entry where control tokens have."""
+        if self._controls and self._logprobs and token.logprob is not None:
+            self._entries.append((self._decoded, self._decoded, token_entry(self._tokenizer, token, b"")))
+
     def finish(self) -> list[Event]:
         """The tokens have ended: give what is held. Nothing on a second call."""
         if self._finished:
@@ -173,10 +156,10 @@ class TextAssembler:
         text = self._decoder.decode(data) if data else ""
         end = start + len(text)
         self._ends.append(end)
-        if data and self._logprobs and token.logprob is not None:
+        if (data or self._controls) and self._logprobs and token.logprob is not None:
             # A character still to come counts: the token is part of it.
             incomplete = 1 if self._decoder.getstate()[0] else 0
-            self._entries.append((start, end + incomplete, self._entry(token, token.logprob, data)))
+            self._entries.append((start, end + incomplete, token_entry(self._tokenizer, token, data)))
         self._read(text)
 
     def _read(self, text: str) -> None:
@@ -255,21 +238,6 @@ class TextAssembler:
     def _take_events(self) -> list[Event]:
         events, self._events = self._events, []
         return events
-
-    def _entry(self, token: GeneratedToken, logprob: float, data: bytes) -> TokenLogprob:
-        top = tuple(
-            TopLogprob(self._text(id_, alternative), _finite(value), alternative)
-            for id_, value in token.top
-            for alternative in (self._tokenizer.token_bytes(id_),)
-        )
-        return TokenLogprob(self._text(token.id, data), _finite(logprob), data, top)
-
-    def _text(self, token_id: int, data: bytes) -> str:
-        return data.decode("utf-8", "replace") if data else self._tokenizer.token_text(token_id)
-
-
-def _finite(logprob: float) -> float:
-    return logprob if math.isfinite(logprob) else LOWEST_LOGPROB
 
 
 def _begins_character(data: bytes) -> bool:
