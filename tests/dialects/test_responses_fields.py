@@ -25,7 +25,7 @@ from stretto.dialects.openai_errors import error_body
 from stretto.dialects.openai_responses import RESPONSES_SCHEMA, parse_responses
 from stretto.dialects.openai_responses_items import open_reasoning, seal_reasoning
 from stretto.errors import InvalidRequest
-from support.dialects_fuzz import ANYTHING, mutated
+from support.dialect_fuzz import ANYTHING, mutated
 
 CALL = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "f", "arguments": '{"a": 1}'}
 OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "42"}
@@ -230,12 +230,12 @@ def test_the_choice_of_tools(choice: Any, parsed: ToolChoice) -> None:
 BROKEN: list[tuple[dict[str, Any], str, str, str]] = [
     ({"input": None}, "missing_parameter", "input", "required"),
     ({"input": []}, "invalid_value", "input", "at least 1"),
-    ({"input": [7]}, "invalid_message", "input[0]", "an object"),
-    ({"input": [{}]}, "invalid_message", "input[0].role", "required"),
-    ({"input": [{"role": "tool", "content": "x"}]}, "invalid_message", "input[0].role", "one of"),
-    ({"input": [{"role": "user"}]}, "invalid_message", "input[0].content", "required"),
-    ({"input": [{"role": "user", "content": [{"text": "x"}]}]}, "invalid_message", "input[0].content[0].type", "required"),
-    ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "invalid_message", "input[0].content[0].text", "required"),
+    ({"input": [7]}, "invalid_value", "input[0]", "an object"),
+    ({"input": [{}]}, "missing_parameter", "input[0].role", "required"),
+    ({"input": [{"role": "tool", "content": "x"}]}, "invalid_value", "input[0].role", "one of"),
+    ({"input": [{"role": "user"}]}, "missing_parameter", "input[0].content", "required"),
+    ({"input": [{"role": "user", "content": [{"text": "x"}]}]}, "missing_parameter", "input[0].content[0].type", "required"),
+    ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "missing_parameter", "input[0].content[0].text", "required"),
     ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "unsupported_content", "input[0].content[0].type", "only text"),
     ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "unsupported_value", "input[0].type", "nothing is stored"),
     ({"input": [{"type": "web_search_call", "id": "x"}]}, "unsupported_value", "input[0].type", "web_search_call"),
@@ -244,8 +244,8 @@ BROKEN: list[tuple[dict[str, Any], str, str, str]] = [
     ({"input": [CALL, CALL]}, "invalid_message", "input[1].call_id", "no answer yet"),
     ({"input": [{**CALL, "arguments": "{"}]}, "invalid_tool_arguments", "input[0].arguments", "JSON"),
     ({"input": [{**CALL, "arguments": "[]"}]}, "invalid_tool_arguments", "input[0].arguments", "object"),
-    ({"input": [{**CALL, "name": ""}]}, "invalid_message", "input[0].name", "at least 1"),
-    ({"input": [{"type": "reasoning", "summary": [{}]}]}, "invalid_message", "input[0].summary[0].text", "required"),
+    ({"input": [{**CALL, "name": ""}]}, "invalid_value", "input[0].name", "at least 1"),
+    ({"input": [{"type": "reasoning", "summary": [{}]}]}, "missing_parameter", "input[0].summary[0].text", "required"),
     ({"input": [{"type": "reasoning", "summary": [{"text": "x"}]}]}, "invalid_message", "input", "nothing but reasoning"),
     ({"instructions": ["x"]}, "invalid_value", "instructions", "a string"),
     ({"previous_response_id": "resp_0"}, "unsupported_value", "previous_response_id", "whole conversation in input"),

@@ -31,7 +31,7 @@ from stretto.dialects.openai_responses import ResponsesRenderer, parse_responses
 from stretto.errors import EngineError, QueueFull, RequestCancelled
 
 STREAM_EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
-USAGE = Usage(prompt_tokens=9, completion_tokens=4, cached_tokens=8, reasoning_tokens=2)
+USAGE = Usage(prompt_tokens=9, completion_tokens=4, cached_tokens=8, reasoning_tokens=2, stored_tokens=1)
 FUNCTION = {"type": "function", "name": "f", "description": "d", "parameters": {"type": "object"}, "strict": True}  # fmt: skip
 TEXT: list[Event] = [TextDelta(0, 'Say "hé"'), TextDelta(0, "\n\u2028😀"), Finish(0, "stop"), Done(USAGE)]
 ALL: list[Event] = [
@@ -91,7 +91,7 @@ FIELDS = (
     '"tool_choice":"auto","tools":[],"top_logprobs":0,"top_p":1.0,"truncation":"disabled","user":null'
 )
 USAGE_JSON = (
-    '{"input_tokens":9,"input_tokens_details":{"cached_tokens":8,"cache_write_tokens":0},"output_tokens":4,'
+    '{"input_tokens":9,"input_tokens_details":{"cached_tokens":8,"cache_write_tokens":1},"output_tokens":4,'
     '"output_tokens_details":{"reasoning_tokens":2},"total_tokens":13}'
 )
 

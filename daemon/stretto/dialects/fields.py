@@ -91,7 +91,7 @@ def sweep_fields(schema_name: str, document: Mapping[str, Any]) -> dict[str, Any
 
 
 def _invalid(violation: Violation) -> InvalidRequest:
-    if violation.path.startswith(("messages[", "input[")):
+    if violation.path.startswith("messages["):
         code = "invalid_message"
     elif violation.keyword == "required":
         code = "missing_parameter"

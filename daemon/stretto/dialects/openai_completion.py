@@ -44,6 +44,7 @@ def parse_completion(body: bytes, *, request_id: str) -> Request:
         prompts=_prompts(fields),
         sampling=parse_sampling(fields),
         max_tokens=max_tokens,
+        lower_max_tokens="max_tokens" not in fields,
         stop=parse_stop(fields),
         ignore_eos=parse_ignore_eos(fields, max_tokens=max_tokens, constraint=constraint),
         n=int(fields.get("n", 1)),
