@@ -24,6 +24,7 @@ class ChosenModel:
         name, aliases: what clients may call it.
         created: Unix seconds at which it was installed.
         backend_name: ``native``, ``torch`` or ``echo``.
+        fingerprint: of the weights, for what is kept of their work.
         template: None for a model that has none and was given none; it cannot chat.
         close: gives back what was opened (the mapped files).
     """
@@ -33,6 +34,7 @@ class ChosenModel:
     created: int
     backend: Backend
     backend_name: str
+    fingerprint: str
     tokenizer: Tokenizer
     template: ChatTemplate | None
     close: Callable[[], None]
@@ -61,6 +63,7 @@ def _echo(settings: Settings) -> ChosenModel:
         created=0,
         backend=EchoBackend(EchoScript.parse(settings.echo)),
         backend_name="echo",
+        fingerprint=f"echo {settings.echo}",
         tokenizer=tokenizer,
         template=_template(source, tokenizer),
         close=lambda: None,
@@ -91,6 +94,7 @@ def _from_files(settings: Settings) -> ChosenModel:
         else int(installed.path.stat().st_mtime),
         backend=backend,
         backend_name=backend_name,
+        fingerprint=source.fingerprint,
         tokenizer=tokenizer,
         template=template,
         close=source.close,

@@ -13,6 +13,7 @@ import select
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -23,10 +24,11 @@ import trio
 from stretto._version import __version__
 from stretto.chosen import ChosenModel, choose_model
 from stretto.chosen_embedder import choose_embedder
-from stretto.engine import EngineClient, EngineConfig, EngineFacts
+from stretto.engine import EngineClient, EngineConfig, EngineFacts, PrefixStore
 from stretto.errors import SettingsError, StartupError
 from stretto.observe import DaemonLog, LifecycleLog, LogConfig, setup_logging
 from stretto.pipeline import Admission, Pipeline, ServedModel
+from stretto.prefix_store import open_prefix_store, store_fingerprint
 from stretto.serving import (
     Counters,
     Limits,
@@ -119,7 +121,9 @@ class Daemon:
             self._embedder = await trio.to_thread.run_sync(choose_embedder, settings)
             if self._embedder is not None:
                 held.callback(self._embedder.close)
-            engine = EngineClient(chosen.backend, self._engine_config())
+            engine = EngineClient(
+                chosen.backend, self._engine_config(), prefix_store=self._prefix_store(chosen)
+            )
             try:
                 facts = await self._load(tasks, engine)
                 if facts is None:
@@ -142,6 +146,18 @@ class Daemon:
             prefix_cache=settings.prefix_cache == "on",
             stall_target_s=settings.stall_target_s,
         )
+
+    def _prefix_store(self, chosen: ChosenModel) -> Callable[[EngineFacts], PrefixStore | None] | None:
+        """How to open the store of known text once the model is loaded, or None when there is to be none."""
+        settings = self._settings
+        if "off" in (settings.prefix_store, settings.prefix_cache):
+            return None
+
+        def open_store(facts: EngineFacts) -> PrefixStore | None:
+            fingerprint = store_fingerprint(chosen.fingerprint, chosen.backend_name, facts.spec, facts.kv)
+            return open_prefix_store(settings.state_dir / "prefix", fingerprint, settings.prefix_store_bytes)
+
+        return open_store
 
     async def _load(self, tasks: trio.Nursery, engine: EngineClient) -> EngineFacts | None:
         """Load the model, or return None when a signal came first."""

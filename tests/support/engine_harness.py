@@ -13,7 +13,16 @@ import numpy as np
 from stretto.backends.base import Backend, Chunk, Float32Array
 from stretto.backends.echo import EchoBackend, EchoScript
 from stretto.conversation.messages import SamplingParams
-from stretto.engine import Engine, EngineConfig, EngineFacts, Outcome, SequenceRequest, Token, Update
+from stretto.engine import (
+    Engine,
+    EngineConfig,
+    EngineFacts,
+    Outcome,
+    PrefixStore,
+    SequenceRequest,
+    Token,
+    Update,
+)
 from stretto.engine.budget import plan_kv
 from stretto.engine.live import LiveSequence
 from stretto.engine.sampler import SamplerState
@@ -89,7 +98,12 @@ class Heard:
 class Bench:
     """A stepper over an echo backend, stepped by the test."""
 
-    def __init__(self, script: EchoScript | None = None, config: EngineConfig | None = None) -> None:
+    def __init__(
+        self,
+        script: EchoScript | None = None,
+        config: EngineConfig | None = None,
+        store: PrefixStore | None = None,
+    ) -> None:
         self.clock = FakeClock()
         self.config = config or EngineConfig()
         self.backend = EchoBackend(script, wait=self.clock.wait)
@@ -97,7 +111,7 @@ class Bench:
         self.facts = plan_kv(spec, self.backend.memory(), self.config)
         self.backend.allocate(self.facts.kv)
         self.stepper = Stepper(
-            self.backend, self.facts, self.config, clock=self.clock, lock=threading.RLock()
+            self.backend, self.facts, self.config, clock=self.clock, lock=threading.RLock(), store=store
         )
         self.heard: dict[str, Heard] = {}
 

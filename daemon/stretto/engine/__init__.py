@@ -18,6 +18,7 @@ from stretto.engine.sequence import (
     Token,
     Update,
 )
+from stretto.engine.storing import PrefixStore
 
 __all__ = [
     "CacheMiss",
@@ -33,6 +34,7 @@ __all__ = [
     "Outcome",
     "Phase",
     "Post",
+    "PrefixStore",
     "SequenceRequest",
     "SequenceStats",
     "Timing",

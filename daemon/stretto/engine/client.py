@@ -17,6 +17,7 @@ from stretto.backends.base import Backend, ProgressReport
 from stretto.engine.config import EngineConfig, EngineFacts, EngineProgress, EngineStats
 from stretto.engine.engine import Engine
 from stretto.engine.sequence import Outcome, Phase, SequenceRequest, Timing, Update
+from stretto.engine.storing import PrefixStore
 from stretto.errors import StrettoError, Unavailable
 
 _log = logging.getLogger(__name__)
@@ -104,8 +105,10 @@ class EngineClient:
         config: EngineConfig | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
+        prefix_store: Callable[[EngineFacts], PrefixStore | None] | None = None,
     ) -> None:
         self._backend = backend
+        self._prefix_store = prefix_store
         self._config = config or EngineConfig()
         self._clock = clock
         self._engine: Engine | None = None
@@ -132,7 +135,12 @@ class EngineClient:
             raise RuntimeError("an engine is loaded once")
         post = trio.lowlevel.current_trio_token().run_sync_soon
         self._engine = Engine(
-            self._backend, self._config, post=post, deliver=self._deliver, clock=self._clock
+            self._backend,
+            self._config,
+            post=post,
+            deliver=self._deliver,
+            clock=self._clock,
+            prefix_store=self._prefix_store,
         )
         waiter = _LoadWaiter(report)
         try:

@@ -126,6 +126,7 @@ class EngineStats:
         prefill_budget_tokens: prompt tokens that the next step may hold.
         last_step_age_s: see EngineProgress.
         sequences: all live ones, running ones first.
+        prefix_store: what the store of known text holds and did; empty without one.
         backend: the backend's own counters, at most a second old while it works.
     """
 
@@ -156,4 +157,5 @@ class EngineStats:
     prefill_budget_tokens: int = 0
     last_step_age_s: float = 0.0
     sequences: tuple[SequenceStats, ...] = ()
+    prefix_store: Mapping[str, object] = field(default_factory=dict)
     backend: Mapping[str, object] = field(default_factory=dict)

@@ -18,6 +18,7 @@ from stretto.engine.live import LiveSequence
 from stretto.engine.sampler import SamplerState
 from stretto.engine.sequence import Deliver, Post, SequenceRequest
 from stretto.engine.stepper import Stepper
+from stretto.engine.storing import PrefixStore
 from stretto.errors import EngineError, InvalidRequest, StartupError, StrettoError, Unavailable
 
 _log = logging.getLogger(__name__)
@@ -27,6 +28,7 @@ MAX_CRASHES = 3
 
 _RETRY_AFTER_S = 5.0
 _BACKEND_STATS_PERIOD_S = 1.0
+_SAVE_AGAIN_S = 0.02  # when the store's queue is full
 
 
 class _Stopped(Exception):
@@ -52,8 +54,10 @@ class Engine:
         post: Post,
         deliver: Deliver,
         clock: Callable[[], float] = time.monotonic,
+        prefix_store: Callable[[EngineFacts], PrefixStore | None] | None = None,
     ) -> None:
         self._backend = backend
+        self._prefix_store = prefix_store
         self._config = config or EngineConfig()
         self._post_function = post
         self._deliver = deliver
@@ -196,6 +200,7 @@ class Engine:
                 prefill_budget_tokens=stepper.prefill_budget_tokens,
                 last_step_age_s=progress.last_step_age_s,
                 sequences=tuple(sequence.stats(now) for sequence in scheduler.live()),
+                prefix_store={} if stepper.storing is None else stepper.storing.stats(),
                 backend=self._backend_stats,
             )
 
@@ -238,15 +243,17 @@ class Engine:
         failure: StrettoError | None = None
         try:
             facts = self._load(report)
+            store = None if self._prefix_store is None else self._prefix_store(facts)
+            stepper = Stepper(
+                self._backend, facts, self._config, clock=self._clock, lock=self._wake, store=store
+            )
             with self._wake:
                 self._facts = facts
-                self._stepper = Stepper(
-                    self._backend, facts, self._config, clock=self._clock, lock=self._wake
-                )
+                self._stepper = stepper
                 self._state = EngineState.READY
             self._refresh_backend_stats()
             self._post(partial(on_loaded, facts))
-            self._loop(self._stepper)
+            self._loop(stepper)
         except _Stopped:
             pass
         except StartupError as error:
@@ -292,6 +299,8 @@ class Engine:
         while self._wait_for_work(stepper):
             try:
                 stepper.step()
+                if stepper.storing is not None:
+                    stepper.storing.save_some()
                 crashes = 0
             except BackendLost as lost:
                 _log.error("the backend is lost: %s", lost)
@@ -319,8 +328,20 @@ class Engine:
         """Sleep until there is some; False when stopping."""
         if not stepper.scheduler.busy:
             self._refresh_backend_stats()
+
+        def called() -> bool:
+            return self._stopping or stepper.scheduler.busy
+
+        # Known text is saved while there is nothing else to do.
+        while stepper.storing is not None and stepper.storing.pending:
+            with self._wake:
+                if called():
+                    return not self._stopping
+            if not stepper.storing.save_some():
+                with self._wake:
+                    self._wake.wait_for(called, timeout=_SAVE_AGAIN_S)
         with self._wake:
-            self._wake.wait_for(lambda: self._stopping or stepper.scheduler.busy)
+            self._wake.wait_for(called)
             return not self._stopping
 
     def _recover(self, stepper: Stepper) -> None:
@@ -391,6 +412,9 @@ class Engine:
             self._state = EngineState.STOPPED
             stepper = self._stepper
         if stepper is not None:
+            storing = stepper.storing
+            if storing is not None:
+                storing.close()  # before the sequences go: their text is known until then
             stepper.fail_all(error)
             self._flush(stepper)
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,15 @@ GROWTH_TOKENS = 64
 
 ROOM_TOKENS = 1024
 """At least so much room is left behind a new sequence, if that is possible, for its answer and for what follows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restorable:
+    """A block of a prompt whose KV a store has: its name, and where the sequence wants it, a block number a layer group."""
+
+    digest: bytes
+    tokens: bytes
+    blocks: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -125,6 +134,26 @@ class KVCache:
         sequence.chain.extend(found)
         self._count_known(sequence, len(found))
         self._changes += 1
+
+    def restorable(self, sequence: LiveSequence, known: Callable[[bytes], bool]) -> list[Restorable]:
+        """The blocks that a prompt would compute next, as far as they are known elsewhere."""
+        found: list[Restorable] = []
+        if self.can_follow(sequence) and not sequence.unpublished:
+            for index in range(len(sequence.chain), self._reusable(sequence)):
+                digest, tokens = self._name(sequence, index)
+                if not known(digest):
+                    break
+                blocks = tuple(int(table[index]) for table in sequence.block_tables)
+                found.append(Restorable(digest, tokens, blocks))
+        return found
+
+    def restored(self, sequence: LiveSequence, count: int) -> None:
+        """So many of the prompt's next blocks were put into the sequence's own: they count as found, and are published."""
+        tokens = count * self._block_tokens
+        sequence.prefilled += tokens
+        self.publish(sequence)
+        sequence.cached_tokens += tokens
+        self.counts.hit_tokens += tokens
 
     def current_digest(self, sequence: LiveSequence) -> bytes | None:
         """Digest of the prompt's block that the sequence computes next, if others could wait for it to be published."""

@@ -42,6 +42,7 @@ class LiveSequence:
         cached_tokens: of ``prefilled``, those that were found and not computed.
         cache_miss, explained: why the others are computed, once that was asked.
         unpublished: what it computes is told to nobody any more.
+        restoring: more of its prompt is about to be read from a store, so nothing of it is computed yet.
         cancelled: the caller wants it ended; it ends at the next chance.
     """
 
@@ -59,6 +60,7 @@ class LiveSequence:
     cache_miss: CacheMiss | None = None
     explained: bool = False
     unpublished: bool = False
+    restoring: bool = False
     cancelled: bool = False
     started_at: float | None = None
     first_token_at: float | None = None

@@ -73,6 +73,10 @@ class Scheduler:
             for sequence in self._running
         )
 
+    def reading(self) -> list[LiveSequence]:
+        """Sequences whose prompt is not read to its end, by age."""
+        return [sequence for sequence in self._running if sequence.phase is Phase.PREFILLING]
+
     def get(self, sequence_id: str) -> LiveSequence | None:
         """The live sequence of that id."""
         return self._live.get(sequence_id)
@@ -109,9 +113,10 @@ class Scheduler:
         parts = [Part(s, 1, False, True) for s in self._running if s.phase is Phase.GENERATING]
         for part in parts:
             self.kv.grow(part.sequence)
-        reading = [s for s in self._running if s.phase is Phase.PREFILLING]
+        reading = self.reading()
         for sequence in reading:
             self.kv.extend(sequence)
+        reading = [sequence for sequence in reading if not sequence.restoring]
         for sequence, count in self._share(reading, prefill_tokens):
             self.kv.explain(sequence)
             last = count == sequence.unread_tokens

@@ -24,6 +24,7 @@ from stretto.engine.pacing import Pace
 from stretto.engine.sampler import sample, score
 from stretto.engine.scheduler import Part, Scheduler
 from stretto.engine.sequence import Phase, Token, Update
+from stretto.engine.storing import PrefixStore, Storing
 from stretto.errors import EngineError, StrettoError
 
 _log = logging.getLogger(__name__)
@@ -62,12 +63,15 @@ class Stepper:
         *,
         clock: Callable[[], float],
         lock: AbstractContextManager[object],
+        store: PrefixStore | None = None,
     ) -> None:
         self._backend = backend
         self._facts = facts
         self._clock = clock
         self._lock = lock
         self._updates: list[Update] = []
+        self._stall_target_s = config.stall_target_s
+        self.storing = None if store is None else Storing(backend, store, clock=clock)
         self.scheduler = Scheduler(facts.kv, config.max_batch, prefix_cache=config.prefix_cache)
         self.pace = Pace(stall_target_s=config.stall_target_s, chunk_tokens=config.prefill_chunk_tokens)
         self.steps = 0
@@ -88,6 +92,8 @@ class Stepper:
             now = self._clock()
             self._end_cancelled(now)
             self.scheduler.admit(now)
+        self._restore(now)
+        with self._lock:
             parts = self.scheduler.plan(self.prefill_budget_tokens)
             chunks = [part.sequence.chunk(part.count) for part in parts]
         if not parts:
@@ -117,6 +123,24 @@ class Stepper:
             self.steps += 1
             self.last_step_at = now
 
+    def _restore(self, now: float) -> None:
+        """Read from the store what prompts begin with, for as long as a step may take."""
+        if self.storing is None:
+            return
+        until, kv = now + self._stall_target_s, self.scheduler.kv
+        for sequence in self.scheduler.reading():
+            with self._lock:
+                kv.extend(sequence)  # another may have been given just these blocks
+                blocks = self.storing.wanted(kv, sequence)
+            late = self._clock() >= until
+            count = 0 if late or not blocks else self.storing.restore(blocks, until)
+            with self._lock:
+                kv.restored(sequence, count)
+                # What the store did not have after all is computed.
+                sequence.restoring = bool(blocks) and (late or 0 < count < len(blocks))
+                self.storing.restored_tokens += count * self._facts.kv.block_tokens
+                self.last_step_at = self._clock() if count else self.last_step_at
+
     @property
     def prefill_budget_tokens(self) -> int:
         """Prompt tokens that the next step may hold."""
@@ -129,6 +153,8 @@ class Stepper:
         """End every live sequence, whatever state the scheduler is in; those that were cancelled end as cancelled."""
         with self._lock:
             now = self._clock()
+            if self.storing is not None:
+                self.storing.forget()
             for sequence in self.scheduler.clear():
                 if not sequence.ended:
                     phase = Phase.CANCELLED if sequence.cancelled else Phase.FAILED
@@ -169,6 +195,10 @@ class Stepper:
                 self.scheduler.kv.publish(sequence)
             else:
                 self.scheduler.kv.distrust(sequence)
+                if self.storing is not None:
+                    self.storing.distrust()
+            if self.storing is not None and not sequence.unread_tokens and not sequence.tokens:
+                self.storing.note(sequence)  # a long prompt is worth it even if its answer never ends
             if sequence.cancelled:
                 continue  # what was drawn for it is not wanted any more
             if given.token is not None and given.sound:
@@ -234,6 +264,8 @@ class Stepper:
         error: StrettoError | None = None,
     ) -> None:
         self._tell_end(sequence, phase, now, reason=reason, given=given, error=error)
+        if self.storing is not None:
+            self.storing.note(sequence)
         self.scheduler.remove(sequence)
 
     def _tell_end(

@@ -215,6 +215,19 @@ class Settings:
         "begin with it.",
         ENGINE,
     )
+    prefix_store: str = setting(
+        "on",
+        Choice(("on", "off")),
+        "Whether known text is also kept on disk, in the state directory, so that it survives a restart. It is what was written and "
+        "answered, readable by the daemon's user alone. Needs the prefix cache.",
+        ENGINE,
+    )
+    prefix_store_gb: float = setting(
+        2.0,
+        Number(0, 65536, above=True, unit="gigabytes (1e9 bytes)"),
+        "Most that is kept on disk; the least recently used goes first.",
+        ENGINE,
+    )
     stall_target_ms: float = setting(
         250.0,
         Number(1, 60_000, unit="milliseconds"),
@@ -314,6 +327,11 @@ class Settings:
     def kv_cache_bytes(self) -> int | None:
         """``kv_cache_gb`` in bytes."""
         return None if self.kv_cache_gb is None else int(self.kv_cache_gb * 1_000_000_000)
+
+    @property
+    def prefix_store_bytes(self) -> int:
+        """``prefix_store_gb`` in bytes."""
+        return int(self.prefix_store_gb * 1_000_000_000)
 
     @property
     def max_body_bytes(self) -> int:

@@ -141,7 +141,7 @@ def test_blocks_can_be_copied_and_stored() -> None:
     table = [40, 41, 42, *range(3, last), 50, 51, 52]
     logits = backend.forward([chunk(ids[-1:], len(ids) - 1, table)])
     assert chr(int(logits[0].argmax())) == "c"
-    with pytest.raises(ValueError, match="a block has 32 bytes, not 3"):
+    with pytest.raises(BackendFailure, match="a block has 32 bytes, 3 were given"):
         backend.write_block(0, 0, b"abc")
 
 

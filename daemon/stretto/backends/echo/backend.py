@@ -139,7 +139,7 @@ class EchoBackend:
     def write_block(self, group: int, block: int, data: bytes) -> None:
         target = self._memory[group][block]
         if len(data) != target.nbytes:
-            raise ValueError(f"a block has {target.nbytes} bytes, not {len(data)}")
+            raise BackendFailure(f"a block has {target.nbytes} bytes, {len(data)} were given")
         self._memory[group][block] = np.frombuffer(data, dtype=np.int32).reshape(target.shape)
 
     def memory(self) -> MemoryReport:
