@@ -247,7 +247,7 @@ class Daemon:
         settings = self._settings
         model = ServedModel(
             id=chosen.name,
-            aliases=chosen.aliases,
+            aliases=tuple(dict.fromkeys((*chosen.aliases, *settings.model_alias))),
             created=chosen.created,
             context_tokens=facts.max_context_tokens,
             family=facts.spec.family,

@@ -15,7 +15,8 @@ import trio
 import trio.testing
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from stretto.serving import Counters, Limits, bind_tcp, bind_unix, serve
+from stretto.serving import Counters, Limits, RefusalBody, bind_tcp, bind_unix, serve
+from stretto.serving.replies import plain_body
 
 PATIENCE_S = 40.0
 """How long a test waits for what must happen; never the measure of anything."""
@@ -169,6 +170,7 @@ async def running(
     unix_path: Path | None = None,
     stop: bool = True,
     while_draining: Callable[[], Awaitable[None]] | None = None,
+    refusal_body: RefusalBody = plain_body,
     **limits: Any,
 ) -> AsyncIterator[RunningServer]:
     """Serve the app; at the end check that it drains, and that no descriptor and no task is left."""
@@ -190,6 +192,7 @@ async def running(
                 stopping=server.stopping,
                 while_draining=while_draining,
                 counters=counters,
+                refusal_body=refusal_body,
                 task_status=task_status,
             )
             server.ended.set()

@@ -29,9 +29,14 @@ _SHARED_PATH = "/v1/models/"
 def envelope_of(scope: Scope) -> Envelope:
     """How an error is written for whoever asked this. Works for paths without a route too."""
     path = f"{scope['path']}/"
-    if path.startswith(_SHARED_PATH) and any(name == b"anthropic-version" for name, _ in scope["headers"]):
+    if path.startswith(_SHARED_PATH) and is_anthropic(scope):
         return anthropic_errors.error_reply
     return _of_path(path)
+
+
+def is_anthropic(scope: Scope) -> bool:
+    """Whether a client of Anthropic's API asks, at a path where others ask too."""
+    return any(name == b"anthropic-version" for name, _ in scope["headers"])
 
 
 def refusal_body(refusal: Refusal, path: str, request_id: str) -> tuple[int, bytes]:

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Protocol
 
 import trio
@@ -30,7 +30,7 @@ from stretto.grammar import GrammarCompiler
 from stretto.pipeline.admission import Admission
 from stretto.pipeline.answer import Answer, Progress, cancelled_error, sequence_id
 from stretto.pipeline.health import Health, judge_health
-from stretto.pipeline.served import ServedModel
+from stretto.pipeline.served import ServedModel, capabilities_of
 
 
 class RequestLog(Protocol):
@@ -92,11 +92,11 @@ class Pipeline:
         render_threads: int = 2,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.model = model
         self._engine = engine
         self._tokenizer = tokenizer
         self._template = template
         self._format = None if template is None else AnswerFormat.of(template, tokenizer, tool_dialect)
+        self.model = replace(model, capabilities=capabilities_of(self._format))
         self._admission = admission
         self._log = log
         self._step_deadline_s = step_deadline_s

@@ -48,6 +48,7 @@ class HostGuard:
             await self._app(scope, receive, send)
             return
         await send_refusal(
+            scope,
             send,
             Refusal(
                 403,
@@ -55,7 +56,6 @@ class HostGuard:
                 "The Host header of this request is not a name of this server. Use 127.0.0.1 or localhost, "
                 "or add the name to the allowed hosts in its settings.",
             ),
-            scope["path"],
             self._refusal_body,
         )
 

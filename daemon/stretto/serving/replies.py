@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from starlette.types import Send
+from starlette.types import Scope, Send
 
 Header = tuple[bytes, bytes]
 
@@ -47,9 +47,11 @@ def plain_body(refusal: Refusal, path: str, request_id: str) -> tuple[int, bytes
     return refusal.status, json.dumps({"error": error}).encode()
 
 
-def refusal_reply(refusal: Refusal, path: str, body_of: RefusalBody) -> tuple[int, list[Header], bytes]:
-    """Status, header fields and body; with a fresh request id, since there is no request yet that could have one."""
-    request_id = f"req-{uuid.uuid4().hex}"
+def refusal_reply(
+    refusal: Refusal, path: str, body_of: RefusalBody, request_id: str | None = None
+) -> tuple[int, list[Header], bytes]:
+    """Status, header fields and body; with a fresh request id where there is no request yet that could have one."""
+    request_id = request_id or f"req-{uuid.uuid4().hex}"
     status, body = body_of(refusal, path, request_id)
     headers = [
         (b"content-type", b"application/json"),
@@ -71,8 +73,9 @@ def raw_reply(refusal: Refusal) -> bytes:
     return head + fields + b"connection: close\r\n\r\n" + body
 
 
-async def send_refusal(send: Send, refusal: Refusal, path: str, body_of: RefusalBody) -> None:
-    """Send the refusal from inside an ASGI application."""
-    status, headers, body = refusal_reply(refusal, path, body_of)
+async def send_refusal(scope: Scope, send: Send, refusal: Refusal, body_of: RefusalBody) -> None:
+    """Send the refusal from inside an ASGI application, under the id that the request has."""
+    request_id = scope.get("state", {}).get("request_id")
+    status, headers, body = refusal_reply(refusal, scope["path"], body_of, request_id)
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -82,6 +82,13 @@ class Settings:
         MODEL,
         unset="the installed model's name",
     )
+    model_alias: tuple[str, ...] = setting(
+        (),
+        TextList(r"[^\s,\x00-\x1f\x7f]{1,128}", "1 to 128 characters without spaces and commas", "NAME"),
+        "Further names under which clients may ask for the model; * stands for any text, so that claude-* or * alone serve "
+        "clients with fixed names.",
+        MODEL,
+    )
     chat_template: Path | None = setting(
         None,
         FilePath(),
