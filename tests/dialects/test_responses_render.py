@@ -27,8 +27,8 @@ from stretto.conversation import (
     TopLogprob,
     Usage,
 )
-from stretto.dialects.openai_responses import ResponsesRenderer, parse_responses
-from stretto.errors import EngineError, QueueFull, RequestCancelled
+from stretto.dialects.openai_responses import ResponsesRenderer, error_reply, parse_responses
+from stretto.errors import EngineError, InvalidRequest, QueueFull, RequestCancelled
 
 STREAM_EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 USAGE = Usage(prompt_tokens=9, completion_tokens=4, cached_tokens=8, reasoning_tokens=2, stored_tokens=1)
@@ -310,6 +310,22 @@ def test_failures_in_the_api_s_own_words(error: Any, code: str) -> None:
     *_, failed = events_of(render.start(9) + render.error(error))
     assert failed["response"]["error"] == {"code": code, "message": "x"}
     assert failed["response"]["output"] == []
+
+
+@pytest.mark.parametrize(
+    ("error", "param"),
+    [
+        (InvalidRequest("x", param="messages"), "input"),
+        (InvalidRequest("x", param="max_tokens"), "max_output_tokens"),
+        (InvalidRequest("x", param="text.format"), "text.format"),
+        (InvalidRequest("x", param="messages", code="unknown_parameter"), "messages"),
+        (EngineError("x"), None),
+    ],
+)
+def test_error_replies_name_the_fields_of_this_dialect(error: Any, param: str | None) -> None:
+    status, body = error_reply(error, "resp_1")
+    assert status == error.status
+    assert json.loads(body)["error"]["param"] == param
 
 
 def client_of(data: bytes) -> OpenAI:

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 
 import trio
 
+from stretto.backends.echo import ECHO_CHAT_TEMPLATE, EchoTokenizer
+from stretto.conversation import ChatTemplate, encode_chat
 from stretto.conversation.events import Done, Event, Finish, TextDelta, Usage
 from stretto.conversation.messages import Request
 from stretto.errors import StrettoError
-from stretto.pipeline import Health, ServedModel
+from stretto.pipeline import Health, ServedModel, Tokens
 
 MODEL = ServedModel(
     id="pulled/tiny",
@@ -24,6 +26,13 @@ MODEL = ServedModel(
     device="cpu",
     dtype="float32",
 )
+
+
+ECHO_TEMPLATE = ChatTemplate(ECHO_CHAT_TEMPLATE)
+
+
+async def echo_prompt(request: Request) -> list[int]:
+    return encode_chat(ECHO_TEMPLATE, EchoTokenizer(), request)
 
 
 class FakeAnswer:
@@ -81,6 +90,7 @@ class FakePipeline:
         default_factory=lambda: Health(live=True, ready=True, state="ready", detail={"steps": 3})
     )
     model: ServedModel = MODEL
+    tokens: Tokens = field(default_factory=lambda: Tokens(EchoTokenizer(), echo_prompt))
     entered: trio.Event = field(default_factory=trio.Event)
     left: trio.Event = field(default_factory=trio.Event)
 

@@ -1,4 +1,4 @@
-"""The key that guards /v1, in either header that clients put it into. Pure ASGI."""
+"""The key that guards what is asked of the model, in either header that clients put it into. Pure ASGI."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stretto.errors import AuthenticationError
 
+_GUARDED = ("/v1/", "/tokenize/", "/detokenize/")
+
 
 class BearerGuard:
-    """Ask for ``Authorization: Bearer KEY`` or ``x-api-key: KEY`` on every path below ``/v1``; everything else is open.
+    """Ask for ``Authorization: Bearer KEY`` or ``x-api-key: KEY`` on every path below ``/v1`` and those of tokens; everything else, which
+    is health, is open.
 
     Args:
         app: what is guarded.
@@ -27,7 +30,7 @@ class BearerGuard:
         Raises:
             AuthenticationError: there is no key in the request, or a wrong one.
         """
-        if self._key is not None and f"{scope['path']}/".startswith("/v1/"):
+        if self._key is not None and f"{scope['path']}/".startswith(_GUARDED):
             self._check(scope)
         await self._app(scope, receive, send)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from starlette.types import Scope
 
-from stretto.dialects import anthropic_errors
+from stretto.dialects import anthropic_errors, openai_responses
 from stretto.dialects.openai_errors import error_body
 from stretto.errors import StrettoError
 from stretto.serving import Refusal
@@ -20,7 +20,10 @@ def plain_envelope(error: StrettoError, request_id: str) -> tuple[int, bytes]:
     return error.status, error_body(error)
 
 
-_BY_PATH: tuple[tuple[str, Envelope], ...] = (("/v1/messages/", anthropic_errors.error_reply),)
+_BY_PATH: tuple[tuple[str, Envelope], ...] = (
+    ("/v1/messages/", anthropic_errors.error_reply),
+    ("/v1/responses/", openai_responses.error_reply),
+)
 """Path prefixes and their envelopes."""
 _SHARED_PATH = "/v1/models/"
 """Asked by clients of every dialect: one of them says by a header which it is."""

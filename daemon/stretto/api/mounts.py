@@ -11,10 +11,12 @@ from starlette.types import ASGIApp
 from stretto.api.counting import CountRoute
 from stretto.api.embeddings import EmbeddingsRoute
 from stretto.api.ports import EmbedderPort, PipelinePort
+from stretto.api.tokens import DetokenizeRoute, TokenizeRoute
 from stretto.api.versions import AnthropicVersion
 from stretto.dialects.anthropic import MESSAGES, parse_count
 from stretto.dialects.dialect import Dialect
 from stretto.dialects.openai_chat import CHAT
+from stretto.dialects.openai_responses import RESPONSES
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,10 @@ def openai_routes(parts: Parts) -> list[BaseRoute]:
     """What clients of OpenAI's API ask."""
     return [
         Route("/v1/chat/completions", parts.answer(CHAT), methods=["POST"]),
+        Route("/v1/responses", parts.answer(RESPONSES), methods=["POST"]),
         Route("/v1/embeddings", EmbeddingsRoute(parts.embedder, parts.pipeline), methods=["POST"]),
+        Route("/tokenize", TokenizeRoute(parts.pipeline, CHAT.parse), methods=["POST"]),
+        Route("/detokenize", DetokenizeRoute(parts.pipeline), methods=["POST"]),
     ]
 
 

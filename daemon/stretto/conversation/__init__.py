@@ -35,7 +35,7 @@ from stretto.conversation.messages import (
     ToolSpec,
 )
 from stretto.conversation.prompt import encode_chat
-from stretto.conversation.raw_prompt import EncodedPrompt, PromptEcho, encode_raw
+from stretto.conversation.raw_prompt import EncodedPrompt, PromptEcho, encode_raw, needs_bos
 from stretto.conversation.stops import StopMatcher
 from stretto.conversation.template import ChatTemplate
 from stretto.conversation.token_entries import LOWEST_LOGPROB, GeneratedToken
@@ -84,5 +84,6 @@ __all__ = [
     "context_length_message",
     "encode_chat",
     "encode_raw",
+    "needs_bos",
     "offered_tools",
 ]

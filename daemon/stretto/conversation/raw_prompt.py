@@ -40,7 +40,6 @@ def encode_raw(tokenizer: Tokenizer, prompt: RawPrompt) -> EncodedPrompt:
             vocabulary has no tokens for filling in the middle.
     """
     end_ids = tokenizer.end_ids
-    bos_id = tokenizer.bos_id if tokenizer.add_bos and prompt.add_bos and prompt.ids is None else None
     if prompt.ids is not None:
         ids = list(prompt.ids)
         _check_range(ids, tokenizer.vocab_size)
@@ -57,9 +56,9 @@ def encode_raw(tokenizer: Tokenizer, prompt: RawPrompt) -> EncodedPrompt:
             )
         ids = infill.encode(ids, tokenizer.encode(prompt.suffix, allow_special=False))
         end_ids |= infill.end_ids
-    added = bos_id is not None and ids[:1] != [bos_id]
-    if added and bos_id is not None:
-        ids.insert(0, bos_id)
+    added = prompt.add_bos and prompt.ids is None and needs_bos(tokenizer, ids)
+    if added and tokenizer.bos_id is not None:
+        ids.insert(0, tokenizer.bos_id)
     if not ids:
         raise InvalidRequest(
             "'prompt' is empty, and this model has no token with which every text begins.",
@@ -122,6 +121,11 @@ class PromptEcho:
             token_entry(self._tokenizer, token, piece)
             for token, piece in zip(self._tokens, pieces, strict=True)
         )
+
+
+def needs_bos(tokenizer: Tokenizer, ids: Sequence[int]) -> bool:
+    """Whether a text lacks the BOS that the model wants before it."""
+    return tokenizer.add_bos and tokenizer.bos_id is not None and list(ids[:1]) != [tokenizer.bos_id]
 
 
 def _check_range(ids: Sequence[int], vocab_size: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 
@@ -49,6 +50,11 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str, *, allow_special: bool) -> list[int]:
         """Token ids of a text, without an added BOS; ``allow_special=False`` reads control tokens in it as plain text."""
+        ...
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
+        """The text of token ids, without the space that some vocabularies put before a text; control tokens as they are written
+        unless they are skipped."""
         ...
 
     def token_bytes(self, token_id: int, /) -> bytes:

@@ -9,14 +9,18 @@ from stretto.conversation.events import Done, Event, Finish, FinishReason, Usage
 from stretto.conversation.messages import Request
 from stretto.dialects.dialect import Dialect
 from stretto.dialects.json_text import dumps
+from stretto.dialects.openai_errors import error_body
 from stretto.dialects.openai_responses_items import seal_reasoning
 from stretto.dialects.openai_responses_output import ResponseOutput, StreamEvent
 from stretto.dialects.openai_responses_request import RESPONSES_SCHEMA, Reflected, parse_responses
 from stretto.errors import StrettoError
 
-__all__ = ["RESPONSES", "RESPONSES_SCHEMA", "ResponsesRenderer", "parse_responses"]
+__all__ = ["RESPONSES", "RESPONSES_SCHEMA", "ResponsesRenderer", "error_reply", "parse_responses"]
 
 ID_PREFIX = "resp_"
+
+_FIELDS = {"messages": "input", "max_tokens": "max_output_tokens"}
+"""What the stages of a request call a field, to its name here."""
 
 _INCOMPLETE: dict[FinishReason, str] = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
@@ -146,6 +150,12 @@ def _failure_code(error: StrettoError) -> str:
     if error.status == 429:
         return "rate_limit_exceeded"
     return "server_error" if error.status >= 500 else "invalid_prompt"
+
+
+def error_reply(error: StrettoError, request_id: str) -> tuple[int, bytes]:
+    """An error reply's status and body: OpenAI's envelope, with this dialect's names of the fields."""
+    names = {} if error.code == "unknown_parameter" else _FIELDS
+    return error.status, error_body(error, names)
 
 
 RESPONSES = Dialect(id_prefix=ID_PREFIX, parse=parse_responses, renderer=ResponsesRenderer)

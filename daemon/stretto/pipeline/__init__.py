@@ -5,5 +5,15 @@ from stretto.pipeline.answer import Answer
 from stretto.pipeline.health import Health
 from stretto.pipeline.pipeline import Pipeline, RequestLog, draining_error
 from stretto.pipeline.served import ServedModel
+from stretto.pipeline.tokens import Tokens
 
-__all__ = ["Admission", "Answer", "Health", "Pipeline", "RequestLog", "ServedModel", "draining_error"]
+__all__ = [
+    "Admission",
+    "Answer",
+    "Health",
+    "Pipeline",
+    "RequestLog",
+    "ServedModel",
+    "Tokens",
+    "draining_error",
+]

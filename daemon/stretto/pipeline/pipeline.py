@@ -31,6 +31,7 @@ from stretto.pipeline.admission import Admission
 from stretto.pipeline.answer import Answer, Progress, cancelled_error, sequence_id
 from stretto.pipeline.health import Health, judge_health
 from stretto.pipeline.served import ServedModel, capabilities_of
+from stretto.pipeline.tokens import Tokens
 
 
 class RequestLog(Protocol):
@@ -105,6 +106,7 @@ class Pipeline:
         self._render_limiter = trio.CapacityLimiter(render_threads)
         self._grammars = GrammarCompiler(tokenizer)
         self._compile_limiter = trio.CapacityLimiter(render_threads)
+        self.tokens = Tokens(tokenizer, self._prompt_ids)
         self._clock = clock
         self._started = clock()
         self._live: dict[str, Progress] = {}
@@ -159,8 +161,10 @@ class Pipeline:
             NotFound, InvalidRequest: as ``answer`` would.
         """
         self.model.resolve(request.model)
-        prompt_ids, _ = await self._prompt(request)
-        return len(prompt_ids)
+        return len(await self._prompt_ids(request))
+
+    async def _prompt_ids(self, request: Request) -> Sequence[int]:
+        return (await self._prompt(request))[0]
 
     async def _prompt(self, request: Request) -> tuple[list[int], AnswerFormat]:
         """The prompt, and the form that its answer will have."""
@@ -312,6 +316,7 @@ class Pipeline:
             "admission": self._admission.stats(),
             "engine": asdict(self._engine.stats()),
             "grammars": self._grammars.stats(),
+            "tokens": self.tokens.stats(),
             "requests": len(self._live),
             **{name: source() for name, source in self._reports.items()},
         }

@@ -159,7 +159,7 @@ class Settings:
     api_key: str | None = setting(
         None,
         Text(r"[\x21-\x7e]{1,512}", "1 to 512 visible ASCII characters without spaces", "KEY"),
-        "Key that clients must send for /v1 over TCP. A flag can be seen by other users of the machine: "
+        "Key that clients must send for /v1 and the routes of tokens over TCP. A flag can be seen by other users of the machine: "
         "prefer STRETTO_API_KEY or --api-key-file.",
         ACCESS,
         secret=True,
