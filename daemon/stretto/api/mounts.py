@@ -16,6 +16,7 @@ from stretto.api.versions import AnthropicVersion
 from stretto.dialects.anthropic import MESSAGES, parse_count
 from stretto.dialects.dialect import Dialect
 from stretto.dialects.openai_chat import CHAT
+from stretto.dialects.openai_completion import COMPLETION
 from stretto.dialects.openai_responses import RESPONSES
 
 
@@ -38,6 +39,7 @@ def openai_routes(parts: Parts) -> list[BaseRoute]:
     """What clients of OpenAI's API ask."""
     return [
         Route("/v1/chat/completions", parts.answer(CHAT), methods=["POST"]),
+        Route("/v1/completions", parts.answer(COMPLETION), methods=["POST"]),
         Route("/v1/responses", parts.answer(RESPONSES), methods=["POST"]),
         Route("/v1/embeddings", EmbeddingsRoute(parts.embedder, parts.pipeline), methods=["POST"]),
         Route("/tokenize", TokenizeRoute(parts.pipeline, CHAT.parse), methods=["POST"]),

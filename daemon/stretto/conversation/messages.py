@@ -209,6 +209,11 @@ class Request:
         """How many answers are drawn for each prompt."""
         return max(self.n, self.best_of or 0)
 
+    @property
+    def sequences(self) -> int:
+        """How many answers are drawn in all."""
+        return self.drawn * max(1, len(self.prompts))
+
     def sampling_of(self, index: int) -> SamplingParams:
         """Sampling of the ``index``-th answer to a prompt: with a seed, each draws from its own reproducible stream."""
         if self.sampling.seed is None or index == 0:

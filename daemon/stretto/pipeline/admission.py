@@ -54,10 +54,10 @@ class Admission:
         room = self.max_running + self.queue_limit
         if sequences > room:
             raise InvalidRequest(
-                f"n is {sequences}, but this server holds at most {room} answers at once "
+                f"This request asks for {sequences} answers, but this server holds at most {room} at once "
                 f"({self.max_running} running and {self.queue_limit} waiting).",
                 param="n",
-                remedy="Ask for fewer answers a request, or raise --max-batch.",
+                remedy="Ask for fewer answers, or to fewer prompts, a request; or raise --max-batch or --queue-limit.",
             )
         waiting = self._waiting()
         if self._inside + sequences > room or (waiting > 0 and waiting + sequences > self.queue_limit):

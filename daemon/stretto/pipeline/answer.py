@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from stretto.conversation import TextAssembler
+from stretto.conversation import PromptEcho, TextAssembler
 from stretto.conversation.events import Done, Event, Finish, Usage
 from stretto.conversation.messages import Request
 from stretto.engine import CacheMiss, Generation, Outcome, Phase, Update
@@ -15,15 +16,23 @@ from stretto.errors import EngineError, RequestCancelled, StrettoError
 
 
 class Choice:
-    """One of a request's ``n`` answers: joins its tokens to text and knows when it has ended."""
+    """One of a request's answers: joins its tokens to text and knows when it has ended."""
 
-    def __init__(self, index: int, assembler: TextAssembler) -> None:
+    def __init__(self, index: int, assembler: TextAssembler, echo: PromptEcho | None = None) -> None:
         self.index = index
         self.outcome: Outcome | None = None
         self.ended = False
         self.failure: StrettoError | None = None
         self.completion_tokens = 0
         self._assembler = assembler
+        self._echo = echo
+        self._logprob_sum = 0.0
+        self._logprob_count = 0
+
+    @property
+    def mean_logprob(self) -> float:
+        """Log-probability a token, where it was asked for; of no token, the lowest there is."""
+        return self._logprob_sum / self._logprob_count if self._logprob_count else -math.inf
 
     @property
     def reasoning_tokens(self) -> int:
@@ -35,11 +44,16 @@ class Choice:
         outcome = update.outcome
         tokens = update.tokens
         self.completion_tokens += len(tokens)
+        for token in tokens:
+            if token.logprob is not None:
+                self._logprob_sum += token.logprob
+                self._logprob_count += 1
+        echoed: list[Event] = [] if self._echo is None else [*self._echo.push(update.prompt)]
         if outcome is not None:
             self.outcome = outcome
             if outcome.reason == "stop" and tokens:
                 tokens = tokens[:-1]  # the end token is counted, but is no text
-        events = self._assembler.push(tokens)
+        events = echoed + self._assembler.push(tokens)
         if self._assembler.stopped is not None:
             self.completion_tokens = self._assembler.counted_tokens
             self.ended = True
@@ -47,6 +61,8 @@ class Choice:
         elif outcome is not None:
             self.ended = True
             if outcome.phase is Phase.FINISHED:
+                if outcome.reason == "stop" and update.tokens:
+                    self._assembler.end(update.tokens[-1])
                 events += self._assembler.close(outcome.reason or "stop")
             else:
                 events += self._assembler.finish()
@@ -60,13 +76,13 @@ class Choice:
 
 @dataclass(slots=True)
 class Progress:
-    """Where a live request is, for the log and for ``GET /admin/requests``."""
+    """Where a live request is, for the log and for ``GET /admin/requests``. ``prompts`` are the tokens of each of its prompts."""
 
     request: Request
     started: float
     phase_started: float
     phase: str = "accepted"
-    prompt_tokens: int = 0
+    prompts: tuple[int, ...] = ()
     cached_tokens: int = 0
     cache_miss: CacheMiss | None = None
     prefilled_tokens: int = 0
@@ -74,6 +90,11 @@ class Progress:
     first_token_s: float | None = None
     finish_reasons: tuple[str, ...] = ()
     cancel_requested: bool = False
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of all prompts together."""
+        return sum(self.prompts)
 
 
 class Answer:
@@ -86,6 +107,8 @@ class Answer:
         progress: told as the request goes on.
         on_phase: called when its phase changes.
         clock: monotonic seconds.
+        cache_block_tokens: tokens of a block of the prefix cache, or 0 where there is none.
+        echo: makes what begins the choice with an index, where answers begin with their prompt.
     """
 
     def __init__(
@@ -98,6 +121,7 @@ class Answer:
         clock: Callable[[], float] = time.monotonic,
         *,
         cache_block_tokens: int = 0,
+        echo: Callable[[int], PromptEcho | None] = lambda index: None,
     ) -> None:
         self.request = request
         self.prompt_tokens = progress.prompt_tokens
@@ -105,13 +129,14 @@ class Answer:
         """What the reply's head is to say of how the answer came about."""
         self._generation = generation
         self._choices = {
-            sequence_id(request.id, index): Choice(index, assembler(index)) for index in range(request.n)
+            sequence_id(request.id, index): Choice(index, assembler(index), echo(index))
+            for index in range(request.sequences)
         }
         self._progress = progress
         self._on_phase = on_phase
         self._clock = clock
         self._cache_block_tokens = cache_block_tokens
-        self._reuse: dict[str, tuple[int, CacheMiss | None]] = {}
+        self._reuse: dict[int, dict[str, tuple[int, CacheMiss | None]]] = {}  # by the prompt's place
         self._pending: deque[Event] = deque()
         self._done = False
         self.failure: StrettoError | None = None
@@ -159,6 +184,11 @@ class Answer:
             self._generation.cancel(update.id)
 
     @property
+    def choices(self) -> Sequence[Choice]:
+        """All choices, by index."""
+        return tuple(self._choices.values())
+
+    @property
     def complete(self) -> bool:
         """Whether every choice has ended."""
         return all(choice.ended for choice in self._choices.values())
@@ -179,7 +209,7 @@ class Answer:
         cached = self._progress.cached_tokens
         block = self._cache_block_tokens
         # Only full blocks are kept, and the last token of a prompt is computed again in any case.
-        reusable = (self.prompt_tokens - 1) // block * block if block else 0
+        reusable = sum((tokens - 1) // block * block for tokens in self._progress.prompts) if block else 0
         return Usage(
             prompt_tokens=self.prompt_tokens,
             completion_tokens=sum(choice.completion_tokens for choice in self._choices.values()),
@@ -196,9 +226,12 @@ class Answer:
         progress = self._progress
         progress.prefilled_tokens = max(progress.prefilled_tokens, update.prefilled_tokens)
         progress.completion_tokens += len(update.tokens)
-        # Of several answers one computes the prompt and the others share it: what the request saved is what that one found.
-        self._reuse[update.id] = update.cached_tokens, update.cache_miss
-        progress.cached_tokens, progress.cache_miss = min(self._reuse.values(), key=lambda reuse: reuse[0])
+        # Of several answers to a prompt one computes it and the others share it: what the request saved is what that one found.
+        place = self._choices[update.id].index // self.request.drawn
+        self._reuse.setdefault(place, {})[update.id] = update.cached_tokens, update.cache_miss
+        least = [min(found.values(), key=lambda reuse: reuse[0]) for found in self._reuse.values()]
+        progress.cached_tokens = sum(tokens for tokens, _ in least)
+        progress.cache_miss = next((miss for _, miss in least if miss is not None), None)
         if update.tokens and progress.first_token_s is None:
             progress.first_token_s = self._clock() - progress.started
         # A short answer may arrive whole, with its end: it was being generated all the same.

@@ -29,7 +29,9 @@ from stretto.errors import ContextLengthExceeded, InvalidRequest, StrettoError, 
 from stretto.grammar import GrammarCompiler
 from stretto.pipeline.admission import Admission
 from stretto.pipeline.answer import Answer, Progress, cancelled_error, sequence_id
+from stretto.pipeline.best_of import BestAnswer
 from stretto.pipeline.health import Health, judge_health
+from stretto.pipeline.raw import RawPrompts
 from stretto.pipeline.served import ServedModel, capabilities_of
 from stretto.pipeline.tokens import Tokens
 
@@ -116,7 +118,7 @@ class Pipeline:
         self._idle.set()
 
     @asynccontextmanager
-    async def answer(self, request: Request) -> AsyncIterator[Answer]:
+    async def answer(self, request: Request) -> AsyncIterator[Answer | BestAnswer]:
         """Run a request. Leaving the block before the last event cancels its work within one engine step.
 
         Raises:
@@ -131,12 +133,12 @@ class Pipeline:
             raise draining_error()
         now = self._clock()
         progress = Progress(request, started=now, phase_started=now)
-        self._log.accepted(request.id, stream=request.stream, choices=request.n)
+        self._log.accepted(request.id, stream=request.stream, choices=request.choices)
         try:
-            with self._admission.enter(request.n), self._tracked(progress):
+            with self._admission.enter(request.sequences), self._tracked(progress):
                 answer = await self._start(request, progress)
                 try:
-                    yield answer
+                    yield answer if request.best_of is None else BestAnswer(answer)
                 finally:
                     answer.close()
                 self._log_end(progress, answer)
@@ -185,7 +187,45 @@ class Pipeline:
         )
         return prompt_ids, form
 
+    async def _start_raw(self, request: Request, progress: Progress) -> Answer:
+        """Start on prompts that no template renders."""
+        raw = await trio.to_thread.run_sync(
+            RawPrompts, self._tokenizer, request, limiter=self._render_limiter
+        )
+        if progress.cancel_requested:
+            raise cancelled_error()
+        max_tokens = [self._fit(length, request) for length in raw.lengths]
+        constraints = await self._constraints(request)
+        if progress.cancel_requested:
+            raise cancelled_error()
+        self._queue(progress, raw.lengths, max_tokens=max(max_tokens))
+        generation = self._engine.submit(
+            *(
+                raw.sequence(index, max_tokens=max_tokens, constraint=constraints[index])
+                for index in range(request.sequences)
+            )
+        )
+        return Answer(
+            request,
+            generation,
+            raw.assembler,
+            progress,
+            self._log_phase,
+            self._clock,
+            cache_block_tokens=self._cache_block_tokens,
+            echo=raw.echo,
+        )
+
+    def _queue(self, progress: Progress, prompts: Sequence[int], *, max_tokens: int) -> None:
+        """Note that a request waits for the engine now."""
+        progress.prompts = tuple(prompts)
+        self._log.queued(progress.request.id, prompt_tokens=progress.prompt_tokens, max_tokens=max_tokens)
+        progress.phase = "queued"
+        progress.phase_started = self._clock()
+
     async def _start(self, request: Request, progress: Progress) -> Answer:
+        if request.prompts:
+            return await self._start_raw(request, progress)
         prompt_ids, form = await self._prompt(request)
         if progress.cancel_requested:
             raise cancelled_error()
@@ -193,10 +233,7 @@ class Pipeline:
         constraints = await self._constraints(request)
         if progress.cancel_requested:
             raise cancelled_error()
-        progress.prompt_tokens = len(prompt_ids)
-        self._log.queued(request.id, prompt_tokens=len(prompt_ids), max_tokens=max_tokens)
-        progress.phase = "queued"
-        progress.phase_started = self._clock()
+        self._queue(progress, [len(prompt_ids)], max_tokens=max_tokens)
         generation = self._engine.submit(
             *(
                 SequenceRequest(
@@ -236,12 +273,12 @@ class Pipeline:
     async def _constraints(self, request: Request) -> Sequence[TokenConstraint | None]:
         """One constraint for each answer, each at its beginning."""
         if request.constraint is None:
-            return [None] * request.n
+            return [None] * request.sequences
         # A compilation cannot be interrupted. It is bounded, and one that nobody waits for any more keeps its place in the limiter.
         grammar = await trio.to_thread.run_sync(
             self._grammars.compile, request.constraint, abandon_on_cancel=True, limiter=self._compile_limiter
         )
-        return [grammar.follow() for _ in range(request.n)]
+        return [grammar.follow() for _ in range(request.sequences)]
 
     def _fit(self, prompt_tokens: int, request: Request) -> int:
         """Tokens the answer may have. Never cuts the prompt, nor, unless it lets us, what a request asked for by name."""
@@ -249,12 +286,14 @@ class Pipeline:
         left = limit - prompt_tokens
         if asked is not None and request.lower_max_tokens:
             asked = min(asked, max(left, 1))
-        if left < 1 or (asked is not None and asked > left):
+        least = 0 if asked == 0 else 1
+        if left < least or (asked is not None and asked > left):
+            source = "prompt" if request.prompts else "messages"
             raise ContextLengthExceeded(
-                context_length_message(limit, prompt_tokens, asked if left >= 1 else None),
+                context_length_message(limit, prompt_tokens, asked if left >= least else None, source),
                 limit_tokens=limit,
                 prompt_tokens=prompt_tokens,
-                param="messages" if left < 1 else "max_tokens",
+                param=source if left < least else "max_tokens",
             )
         if asked is not None:
             return asked
@@ -270,7 +309,7 @@ class Pipeline:
                 "id": progress.request.id,
                 "phase": progress.phase,
                 "stream": progress.request.stream,
-                "choices": progress.request.n,
+                "choices": progress.request.choices,
                 "prompt_tokens": progress.prompt_tokens,
                 "prefilled_tokens": progress.prefilled_tokens,
                 "cached_tokens": progress.cached_tokens,
@@ -287,7 +326,7 @@ class Pipeline:
         if progress is None:
             return False
         progress.cancel_requested = True  # for one that is still being rendered and has no sequence yet
-        for index in range(progress.request.n):
+        for index in range(progress.request.sequences):
             self._engine.cancel(sequence_id(request_id, index))
         return True
 
