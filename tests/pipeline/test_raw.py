@@ -23,6 +23,7 @@ from stretto.conversation import (
     Usage,
 )
 from stretto.errors import ContextLengthExceeded, EngineError, InvalidRequest
+from stretto.pipeline import Pipeline
 from support.pipeline_echo import collect, pipeline_with, text_of
 
 TOKENIZER = EchoTokenizer()
@@ -259,10 +260,15 @@ async def test_an_answer_keeps_to_a_constraint_after_its_echo() -> None:
 
 
 async def test_the_text_before_a_failure_begins_with_the_echo() -> None:
-    async with pipeline_with(EchoScript(fail_at_step=3)) as (pipeline, _, _, _):
+    events: list[Event] = []
+
+    async def read(pipeline: Pipeline) -> None:
         async with pipeline.answer(ask(RawPrompt(chatml("hello"), echo=True))) as answer:
-            events: list[Event] = [await anext(answer) for _ in range(3)]
-            with pytest.raises(EngineError):
-                await anext(answer)
+            async for event in answer:
+                events.append(event)
+
+    async with pipeline_with(EchoScript(fail_at_step=3)) as (pipeline, _, _, _):
+        with pytest.raises(EngineError):
+            await read(pipeline)
     assert events[0] == Echo(0, chatml("hello"))
     assert text_of(events) == "he"
