@@ -23,6 +23,7 @@ from clientlib.calls import (
     status_call,
     stop_call,
 )
+from clientlib.memory_calls import DEFAULT_SESSION, add_call, forget_session_call, sessions_call
 from clientlib.replies import Delta, Health, JsonObject, Model, Reply
 from clientlib.session import Session
 from clientlib.steps import Flow
@@ -121,6 +122,26 @@ class AsyncAdmin:
         """Stop the daemon; running answers get ``grace_s`` seconds (None: the daemon's setting)."""
         return await self._run(self._session.fetch(stop_call(grace_s)))
 
+    async def memory_sessions(self) -> list[JsonObject]:
+        """Every session that remembers anything, of every tenant, with its numbers of notes and exchanges."""
+        return await self._run(self._session.fetch(sessions_call()))
+
+    async def memory(self, session: str = DEFAULT_SESSION, *, tenant: str = "") -> list[JsonObject]:
+        """All that a session remembers, oldest first."""
+        return await self._run(self._session.memory(session, tenant))
+
+    async def add_memory(self, text: str, *, session: str = DEFAULT_SESSION, tenant: str = "") -> JsonObject:
+        """Pin a note to a session: it is in the context of all its later requests."""
+        return await self._run(self._session.fetch(add_call(text, session, tenant)))
+
+    async def forget_memory(self, entry_id: str, *, session: str = DEFAULT_SESSION, tenant: str = "") -> bool:
+        """Forget one entry; False when the session has none of that id."""
+        return await self._run(self._session.forget(entry_id, session, tenant))
+
+    async def forget_session(self, session: str = DEFAULT_SESSION, *, tenant: str = "") -> int:
+        """Forget all that a session remembers; returns how many entries that were."""
+        return await self._run(self._session.fetch(forget_session_call(session, tenant)))
+
     async def _run(self, flow: Flow[T]) -> T:
         return await run_flow_async(flow, self._sleep)
 
@@ -137,6 +158,8 @@ class AsyncClient:
         timeouts: the limits of connecting, of silence, and of whole calls.
         retries: how often to try again after a 429 or 503 that says when to come back (``Retry-After``).
         sleep: waits between those tries.
+        session: the memory session that requests belong to; None means the daemon's ``default``.
+        memory: ``read`` recalls and does not record, ``off`` does neither; None does both, where the daemon remembers at all.
 
     Every call raises ClientError (see clientlib.errors) and takes ``timeout_s``, its limit as a whole, where that makes sense.
     """
@@ -151,6 +174,8 @@ class AsyncClient:
         timeouts: Timeouts | None = None,
         retries: int = 0,
         sleep: Callable[[float], Awaitable[object]] = anyio.sleep,
+        session: str | None = None,
+        memory: str | None = None,
     ) -> None:
         self._session = Session(
             socket=socket,
@@ -159,6 +184,8 @@ class AsyncClient:
             api_key=api_key,
             timeouts=timeouts,
             retries=retries,
+            session=session,
+            memory=memory,
         )
         self._sleep = sleep
         self.admin = AsyncAdmin(self._session, sleep)

@@ -13,14 +13,17 @@ from clientlib.errors import NotFound
 from clientlib.exchange import Call, Exchanger, Watch
 from clientlib.http1 import Head
 from clientlib.link import Link
+from clientlib.memory_calls import forget_call, page_call, page_entries
 from clientlib.paths import default_socket_path
 from clientlib.pool import ConnectionPool
-from clientlib.replies import Reply
+from clientlib.replies import JsonObject, Reply, optional_str
 from clientlib.steps import Flow
 from clientlib.streaming import ChatStreamCore
 from clientlib.timing import Budget, Timeouts, check_limit
 
 T = TypeVar("T")
+
+_MODES = ("on", "read", "off")
 
 
 class Session:
@@ -33,6 +36,8 @@ class Session:
         api_key: sent as ``Authorization: Bearer …``.
         timeouts: see Timeouts.
         retries: how often to come back after a 429 or 503 that carries ``Retry-After``.
+        session: the memory session that requests belong to; None leaves it to the daemon.
+        memory: ``on``, ``read`` or ``off``; None leaves it to the daemon.
 
     Raises:
         ValueError: an argument is not usable; the message names it.
@@ -47,6 +52,8 @@ class Session:
         api_key: str | None,
         timeouts: Timeouts | None,
         retries: int,
+        session: str | None = None,
+        memory: str | None = None,
     ) -> None:
         if base_url is not None and socket is not None:
             raise ValueError("socket and base_url exclude each other: a client talks to one address")
@@ -59,7 +66,8 @@ class Session:
         )
         self.timeouts = timeouts or Timeouts()
         self.pool = ConnectionPool()
-        self._exchanger = Exchanger(self.address, self.pool, _authorization(api_key), retries)
+        headers = (*_authorization(api_key), *_remembering(session, memory))
+        self._exchanger = Exchanger(self.address, self.pool, headers, retries)
         self._named_model = model
         self._found_model: str | None = None
 
@@ -109,6 +117,27 @@ class Session:
             return False
         return True
 
+    def memory(self, session: str, tenant: str) -> Flow[list[JsonObject]]:
+        """All that a session remembers, oldest first; as many calls as there are pages."""
+        found: list[JsonObject] = []
+        after: str | None = None
+        while True:
+            page = yield from self.fetch(page_call(session, tenant, after))
+            found += page_entries(page)
+            after = optional_str(page.get("last_id"), "last_id")
+            if not page.get("has_more") or after is None:
+                return found
+
+    def forget(self, entry_id: str, session: str, tenant: str) -> Flow[bool]:
+        """Forget an entry of a session; False when it has none of that id."""
+        try:
+            yield from self.fetch(forget_call(entry_id, session, tenant))
+        except NotFound as error:
+            if error.code != "memory_not_found":
+                raise
+            return False
+        return True
+
     def _budget(self, timeout_s: float | None) -> Budget:
         total_s = self.timeouts.total_s if timeout_s is None else check_limit("timeout_s", timeout_s)
         return Budget(self.timeouts, total_s, stream=False)
@@ -135,6 +164,24 @@ class Session:
                 f"The daemon at {self.address} serves no model.", code="model_not_found", param="model"
             )
         return models[0].id
+
+
+def _remembering(session: str | None, memory: str | None) -> tuple[tuple[str, str], ...]:
+    headers = []
+    if session is not None:
+        if (
+            not 1 <= len(session) <= 128
+            or not session.isascii()
+            or not session.isprintable()
+            or session != session.strip()
+        ):
+            raise ValueError(f"session = {session!r}: it must be 1 to 128 printable ASCII characters")
+        headers.append(("X-Stretto-Session", session))
+    if memory is not None:
+        if memory not in _MODES:
+            raise ValueError(f"memory = {memory!r}: it must be one of {', '.join(_MODES)}")
+        headers.append(("X-Stretto-Memory", memory))
+    return tuple(headers)
 
 
 def _authorization(api_key: str | None) -> tuple[tuple[str, str], ...]:

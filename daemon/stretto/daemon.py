@@ -26,6 +26,7 @@ from stretto.chosen import ChosenModel, choose_model
 from stretto.chosen_embedder import choose_embedder
 from stretto.engine import EngineClient, EngineConfig, EngineFacts, PrefixStore
 from stretto.errors import SettingsError, StartupError
+from stretto.kept import Kept, open_kept
 from stretto.observe import DaemonLog, LifecycleLog, LogConfig, setup_logging
 from stretto.pipeline import Admission, Pipeline, ServedModel
 from stretto.prefix_store import open_prefix_store, store_fingerprint
@@ -83,6 +84,7 @@ class Daemon:
         self._grace_s = settings.drain_grace_s
         self._pipeline: Pipeline | None = None
         self._embedder: Embedder | None = None
+        self._kept = Kept()
         self.engine_stuck = False
         """Whether the engine's thread is still in a step (or a load) that does not end."""
 
@@ -124,13 +126,14 @@ class Daemon:
             engine = EngineClient(
                 chosen.backend, self._engine_config(), prefix_store=self._prefix_store(chosen)
             )
-            try:
-                facts = await self._load(tasks, engine)
-                if facts is None:
-                    return 0
-                await self._serve(held, passed, chosen, engine, facts)
-            finally:
-                self.engine_stuck = not await engine.aclose(_ENGINE_STOP_S)
+            async with open_kept(settings) as self._kept:
+                try:
+                    facts = await self._load(tasks, engine)
+                    if facts is None:
+                        return 0
+                    await self._serve(held, passed, chosen, engine, facts)
+                finally:
+                    self.engine_stuck = not await engine.aclose(_ENGINE_STOP_S)
             if self.engine_stuck:
                 self._log.error("The engine is stuck in a step and was left behind.")
         return int(self.engine_stuck)
@@ -204,6 +207,8 @@ class Daemon:
         pipeline.report("connections", lambda: {name: counter.stats() for name, counter in counters.items()})
         if self._embedder is not None:
             pipeline.report("embedder", self._embedder.stats)
+        for name, report in self._kept.reports().items():
+            pipeline.report(name, report)
         limits = self._limits()
         public = public_app(
             pipeline,
@@ -214,6 +219,7 @@ class Daemon:
             allowed_hosts=settings.allowed_hosts,
             cors_origins=settings.cors_origins,
             embedder=self._embedder,
+            memory=self._kept.memory,
         )
         private = control_app(
             pipeline,
@@ -221,6 +227,7 @@ class Daemon:
             on_drain=self._drain,
             ping_interval_s=settings.ping_interval_s,
             embedder=self._embedder,
+            memory=self._kept.memory,
         )
         async with trio.open_nursery() as helpers:
             async with trio.open_nursery() as nursery:
@@ -264,6 +271,7 @@ class Daemon:
             log=LifecycleLog(),
             step_deadline_s=settings.step_deadline_s,
             default_max_tokens=settings.default_max_tokens,
+            memory=self._kept.memory,
             cache_block_tokens=settings.block_tokens if settings.prefix_cache == "on" else 0,
         )
 

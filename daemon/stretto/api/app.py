@@ -12,10 +12,12 @@ from stretto.api.answers import AnswerRoute
 from stretto.api.auth import BearerGuard
 from stretto.api.envelopes import refusal_body
 from stretto.api.health import HealthRoute
+from stretto.api.memory import memory_routes
 from stretto.api.models import ModelDetail, ModelList
 from stretto.api.mounts import MOUNTS, Parts
 from stretto.api.ports import EmbedderPort, PipelinePort
 from stretto.api.replies import ErrorReplies, RequestTag, no_such_route
+from stretto.memory import SessionMemory
 from stretto.serving import CrossOrigin, HostGuard
 
 
@@ -25,6 +27,7 @@ def shared_routes(
     ping_interval_s: float,
     compat: Collection[str] = tuple(MOUNTS),
     embedder: EmbedderPort | None = None,
+    memory: SessionMemory | None = None,
 ) -> list[BaseRoute]:
     """The routes that the public port and the Unix socket both have; of the dialects, those named in ``compat``."""
     answer = partial(AnswerRoute, pipeline=pipeline, ping_interval_s=ping_interval_s)
@@ -37,6 +40,7 @@ def shared_routes(
         Route("/v1/models", ModelList(pipeline, embedder), methods=["GET"]),
         Route("/v1/models/{model_id:path}", ModelDetail(pipeline, embedder), methods=["GET"]),
         *mounted,
+        *memory_routes(memory),
     ]
 
 
@@ -62,6 +66,7 @@ def public_app(
     allowed_hosts: Iterable[str] = (),
     cors_origins: Iterable[str] = (),
     embedder: EmbedderPort | None = None,
+    memory: SessionMemory | None = None,
 ) -> ASGIApp:
     """The application for the public port.
 
@@ -77,9 +82,12 @@ def public_app(
         allowed_hosts: further names by which clients may call us.
         cors_origins: origins of web pages that may read replies.
         embedder: computes embeddings, if there is one.
+        memory: what is remembered between requests, if anything is.
     """
     routes = Routes(
-        shared_routes(pipeline, ping_interval_s=ping_interval_s, compat=compat, embedder=embedder)
+        shared_routes(
+            pipeline, ping_interval_s=ping_interval_s, compat=compat, embedder=embedder, memory=memory
+        )
     )
     answering = ErrorReplies(BearerGuard(routes, api_key=api_key))
     return RequestTag(

@@ -7,8 +7,7 @@ from collections.abc import Awaitable, Callable
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from stretto.api import PipelinePort, send_json
-from stretto.control.bodies import read_checked
+from stretto.api import PipelinePort, read_checked, send_json
 from stretto.errors import NotFound
 
 

@@ -8,7 +8,9 @@ from starlette.types import ASGIApp
 
 from stretto.api import EmbedderPort, ErrorReplies, PipelinePort, RequestTag, Routes, shared_routes
 from stretto.control.admin import Admin
+from stretto.control.memory import memory_admin_routes
 from stretto.control.peers import PeerGuard
+from stretto.memory import SessionMemory
 
 
 def control_app(
@@ -19,6 +21,7 @@ def control_app(
     ping_interval_s: float = 10.0,
     uids: Collection[int] | None = None,
     embedder: EmbedderPort | None = None,
+    memory: SessionMemory | None = None,
 ) -> ASGIApp:
     """The application for the Unix socket. There is no key and no Host check: the kernel says who calls.
 
@@ -29,8 +32,9 @@ def control_app(
         ping_interval_s: longest silence in a stream.
         uids: user ids that may call; by default the daemon's own and root.
         embedder: computes embeddings, if there is one.
+        memory: what is remembered between requests, if anything is.
     """
     admin = Admin(pipeline, on_stop=on_stop, on_drain=on_drain)
-    shared = shared_routes(pipeline, ping_interval_s=ping_interval_s, embedder=embedder)
-    routes = Routes([*shared, *admin.routes()])
+    shared = shared_routes(pipeline, ping_interval_s=ping_interval_s, embedder=embedder, memory=memory)
+    routes = Routes([*shared, *admin.routes(), *memory_admin_routes(memory)])
     return RequestTag(ErrorReplies(PeerGuard(routes, uids=uids)))

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from stretto.conversation import PromptEcho, TextAssembler
 from stretto.conversation.events import Done, Event, Finish, Usage
@@ -74,6 +75,18 @@ class Choice:
         return events
 
 
+class Listener(Protocol):
+    """Hears an answer while its client reads it."""
+
+    def hear(self, event: Event) -> None:
+        """An event of the answer, as soon as there is one."""
+        ...
+
+    async def complete(self) -> None:
+        """All choices have ended well, and the client has taken all but the last event. What this raises ends the answer."""
+        ...
+
+
 @dataclass(slots=True)
 class Progress:
     """Where a live request is, for the log and for ``GET /admin/requests``. ``prompts`` are the tokens of each of its prompts."""
@@ -127,6 +140,8 @@ class Answer:
         self.prompt_tokens = progress.prompt_tokens
         self.headers: list[tuple[bytes, bytes]] = []
         """What the reply's head is to say of how the answer came about."""
+        self.listeners: list[Listener] = []
+        """Who else hears the answer; before its first event is read."""
         self._generation = generation
         self._choices = {
             sequence_id(request.id, index): Choice(index, assembler(index), echo(index))
@@ -160,6 +175,8 @@ class Answer:
                 raise StopAsyncIteration
             if self.complete:
                 self._done = True
+                for listener in self.listeners:
+                    await listener.complete()
                 return Done(self.usage())
             self._accept(await self._generation.__anext__())
         return self._pending.popleft()
@@ -178,6 +195,8 @@ class Answer:
         for event in choice.accept(update):
             if isinstance(event, Finish):
                 self._progress.finish_reasons += (event.reason,)
+            for listener in self.listeners:
+                listener.hear(event)
             self._pending.append(event)
         self.failure = self.failure or choice.failure
         if choice.ended and choice.outcome is None:

@@ -10,7 +10,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
-from typing import Protocol
 
 import trio
 
@@ -27,39 +26,16 @@ from stretto.conversation.messages import Request
 from stretto.engine import EngineClient, SequenceRequest, TokenConstraint
 from stretto.errors import ContextLengthExceeded, InvalidRequest, StrettoError, Unavailable
 from stretto.grammar import GrammarCompiler
+from stretto.memory import SessionMemory
 from stretto.pipeline.admission import Admission
 from stretto.pipeline.answer import Answer, Progress, cancelled_error, sequence_id
 from stretto.pipeline.best_of import BestAnswer
 from stretto.pipeline.health import Health, judge_health
 from stretto.pipeline.raw import RawPrompts
+from stretto.pipeline.remembering import Remembering
+from stretto.pipeline.request_log import RequestLog
 from stretto.pipeline.served import ServedModel, capabilities_of
 from stretto.pipeline.tokens import Tokens
-
-
-class RequestLog(Protocol):
-    """What the pipeline tells of a request as it goes; counts and times, never content."""
-
-    def accepted(self, request_id: str, *, stream: bool, choices: int) -> None: ...
-    def queued(self, request_id: str, *, prompt_tokens: int, max_tokens: int) -> None: ...
-    def prefilling(self, request_id: str, *, prompt_tokens: int, queued_s: float) -> None: ...
-    def generating(
-        self, request_id: str, *, prompt_tokens: int, cached_tokens: int, prefill_s: float
-    ) -> None: ...
-    def completed(
-        self,
-        request_id: str,
-        *,
-        prompt_tokens: int,
-        cached_tokens: int,
-        completion_tokens: int,
-        finish_reason: str,
-        queued_s: float,
-        prefill_s: float,
-        decode_s: float,
-        cache_miss: str | None = None,
-    ) -> None: ...
-    def cancelled(self, request_id: str, *, phase: str, completion_tokens: int, after_s: float) -> None: ...
-    def failed(self, request_id: str, *, phase: str, code: str, after_s: float) -> None: ...
 
 
 class Pipeline:
@@ -75,6 +51,7 @@ class Pipeline:
         default_max_tokens: the answer's limit when a request names none; None means all the context that is left.
         tool_dialect: how the model writes calls of functions; ``auto`` goes by the template.
         cache_block_tokens: tokens of a block of the prefix cache, or 0 where there is none.
+        memory: what is remembered between requests; None where nothing is.
         render_threads: how many prompts may be rendered and tokenised at once, off the loop; and as many grammars compiled.
         clock: monotonic seconds.
     """
@@ -92,6 +69,7 @@ class Pipeline:
         default_max_tokens: int | None = None,
         tool_dialect: str = "auto",
         cache_block_tokens: int = 0,
+        memory: SessionMemory | None = None,
         render_threads: int = 2,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -105,6 +83,7 @@ class Pipeline:
         self._step_deadline_s = step_deadline_s
         self._default_max_tokens = default_max_tokens
         self._cache_block_tokens = cache_block_tokens
+        self._remembering = Remembering(memory, model.context_tokens, default_max_tokens)
         self._render_limiter = trio.CapacityLimiter(render_threads)
         self._grammars = GrammarCompiler(tokenizer)
         self._compile_limiter = trio.CapacityLimiter(render_threads)
@@ -157,7 +136,7 @@ class Pipeline:
             raise
 
     async def count_tokens(self, request: Request) -> int:
-        """Tokens of the prompt that ``answer`` would make of this request, whether or not they fit the context.
+        """Tokens of the prompt that ``answer`` would make of this request, whether or not they fit the context; without what memory adds.
 
         Raises:
             NotFound, InvalidRequest: as ``answer`` would.
@@ -226,7 +205,13 @@ class Pipeline:
     async def _start(self, request: Request, progress: Progress) -> Answer:
         if request.prompts:
             return await self._start_raw(request, progress)
-        prompt_ids, form = await self._prompt(request)
+
+        async def render(asked: Request) -> list[int]:
+            return (await self._prompt(asked))[0]
+
+        prompt = await self._remembering.prompt(request, render)
+        prompt_ids, form = prompt.ids, self._format
+        assert form is not None  # there would be no prompt
         if progress.cancel_requested:
             raise cancelled_error()
         max_tokens = self._fit(len(prompt_ids), request)
@@ -260,7 +245,7 @@ class Pipeline:
                 marks=form.marks,
             )
 
-        return Answer(
+        answer = Answer(
             request,
             generation,
             assembler,
@@ -269,6 +254,8 @@ class Pipeline:
             self._clock,
             cache_block_tokens=self._cache_block_tokens,
         )
+        self._remembering.attend(request, answer, prompt)
+        return answer
 
     async def _constraints(self, request: Request) -> Sequence[TokenConstraint | None]:
         """One constraint for each answer, each at its beginning."""

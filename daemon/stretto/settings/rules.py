@@ -211,6 +211,10 @@ def warnings_of(settings: Settings) -> tuple[str, ...]:
             )
         if "*" in settings.cors_origins:
             found.append("cors_origins is * without an API key: any web page can use the model")
+    if settings.memory and settings.api_key is None:
+        found.append(
+            "memory is on without an API key: whoever reaches the port can read, add to and clear every session"
+        )
     if settings.api_key_file is not None:
         try:
             mode = settings.api_key_file.stat().st_mode

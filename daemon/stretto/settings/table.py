@@ -32,6 +32,7 @@ NETWORK = "Network"
 ACCESS = "Access"
 ENGINE = "Engine"
 EMBEDDINGS = "Embeddings"
+MEMORY = "Memory"
 LIMITS = "Limits"
 FILES = "Files"
 LOG = "Log"
@@ -261,6 +262,20 @@ class Settings:
         "The model that computes embeddings: an installed model's name, or a path to its directory. auto is minilm where it is "
         "installed (with the echo backend none); off is none.",
         EMBEDDINGS,
+    )
+
+    memory: bool = setting(
+        False,
+        Switch(),
+        "Remember completed turns and pinned notes by session, and recall those that matter into later prompts.",
+        MEMORY,
+    )
+    memory_top_k: int = setting(4, Integer(0, 100), "Exchanges that are recalled at most.", MEMORY)
+    memory_max_entries: int = setting(
+        1000,
+        Integer(1, 10_000_000),
+        "Entries that a session holds at most; the oldest exchanges make room, notes never do.",
+        MEMORY,
     )
 
     max_body_mb: float = setting(

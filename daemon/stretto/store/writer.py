@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sqlite3
 import threading
@@ -131,8 +132,9 @@ class Writer:
                     self.stats.failures += job.error is not None
                     job.done(job)
         finally:
-            try:
+            with contextlib.suppress(sqlite3.Error):  # a favour to later queries, no more
                 self._connection.execute("PRAGMA optimize")
+            try:
                 self._connection.close()
             except sqlite3.Error as error:
                 _log.warning("the store was not closed in order (%s)", error)

@@ -1,4 +1,4 @@
-"""Bodies of admin calls, checked against their schema."""
+"""Bodies of calls that no dialect owns, checked against their schema."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 from starlette.types import Receive, Scope
 
-from stretto.api import require_json
+from stretto.api.reading import require_json
 from stretto.errors import InvalidRequest
 from stretto.schemas import find_violation
 from stretto.serving import read_body
