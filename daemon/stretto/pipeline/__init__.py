@@ -3,7 +3,8 @@
 from stretto.pipeline.admission import Admission
 from stretto.pipeline.answer import Answer
 from stretto.pipeline.health import Health
-from stretto.pipeline.pipeline import Pipeline, RequestLog, draining_error
+from stretto.pipeline.pipeline import Pipeline, draining_error
+from stretto.pipeline.request_log import RequestLog
 from stretto.pipeline.served import ServedModel
 from stretto.pipeline.tokens import Tokens
 
