@@ -53,6 +53,25 @@ async def test_an_answer_ends_with_finish_and_usage() -> None:
     assert log.events[-1] == "completed"
 
 
+async def test_who_hangs_up_at_the_last_word_has_had_the_whole_answer() -> None:
+    async with pipeline_with() as (pipeline, _, _, log):
+        with trio.CancelScope() as scope:
+            async with pipeline.answer(ask("hello")) as answer:
+                async for event in answer:
+                    if isinstance(event, Done):
+                        scope.cancel()
+                        await trio.lowlevel.checkpoint()
+        with trio.CancelScope() as scope:
+            async with pipeline.answer(ask("hello", "s")) as answer:
+                await anext(answer)
+                scope.cancel()
+                await trio.lowlevel.checkpoint()
+    assert [event for event in log.events if event in ("completed", "cancelled")] == [
+        "completed",
+        "cancelled",
+    ]
+
+
 async def test_length_ends_an_answer_at_its_limit() -> None:
     async with pipeline_with() as (pipeline, _, _, _):
         events = await collect(pipeline, ask("abcdef", max_tokens=3))

@@ -213,6 +213,11 @@ class Answer:
         return all(choice.ended for choice in self._choices.values())
 
     @property
+    def read(self) -> bool:
+        """Whether it was read to its last event."""
+        return self._done
+
+    @property
     def cache_miss(self) -> CacheMiss | None:
         """Why not all of the prompt that could be reused was; known from the first event on."""
         return self._progress.cache_miss

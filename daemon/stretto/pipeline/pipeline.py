@@ -113,6 +113,7 @@ class Pipeline:
         now = self._clock()
         progress = Progress(request, started=now, phase_started=now)
         self._log.accepted(request.id, stream=request.stream, choices=request.choices)
+        answer: Answer | None = None
         try:
             with self._admission.enter(request.sequences), self._tracked(progress):
                 answer = await self._start(request, progress)
@@ -127,12 +128,10 @@ class Pipeline:
             )
             raise
         except BaseException:
-            self._log.cancelled(
-                request.id,
-                phase=progress.phase,
-                completion_tokens=progress.completion_tokens,
-                after_s=self._clock() - progress.started,
-            )
+            if answer is not None and answer.read:  # clients may hang up at the last word
+                self._log_end(progress, answer)
+            else:
+                self._log_cancelled(progress)
             raise
 
     async def count_tokens(self, request: Request) -> int:
@@ -388,6 +387,14 @@ class Pipeline:
                 prefill_s=since_s,
             )
 
+    def _log_cancelled(self, progress: Progress) -> None:
+        self._log.cancelled(
+            progress.request.id,
+            phase=progress.phase,
+            completion_tokens=progress.completion_tokens,
+            after_s=self._clock() - progress.started,
+        )
+
     def _log_end(self, progress: Progress, answer: Answer) -> None:
         if answer.failure is not None:  # a stream tells it to its client and ends like any other
             self._log.failed(
@@ -398,12 +405,7 @@ class Pipeline:
             )
             return
         if not answer.complete:
-            self._log.cancelled(
-                progress.request.id,
-                phase=progress.phase,
-                completion_tokens=progress.completion_tokens,
-                after_s=self._clock() - progress.started,
-            )
+            self._log_cancelled(progress)
             return
         usage = answer.usage()
         timings = [outcome.timing for outcome in answer.outcomes()]
