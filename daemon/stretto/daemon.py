@@ -25,10 +25,11 @@ from stretto._version import __version__
 from stretto.chosen import ChosenModel, choose_model
 from stretto.chosen_embedder import choose_embedder
 from stretto.engine import EngineClient, EngineConfig, EngineFacts, PrefixStore
-from stretto.errors import SettingsError, StartupError
+from stretto.errors import SettingsError, StartupError, StoreError
 from stretto.kept import Kept, open_kept
+from stretto.ledger import load_provider
 from stretto.observe import DaemonLog, LifecycleLog, LogConfig, setup_logging
-from stretto.pipeline import Admission, Pipeline, ServedModel
+from stretto.pipeline import Admission, Billing, Pipeline, ServedModel
 from stretto.prefix_store import open_prefix_store, store_fingerprint
 from stretto.serving import (
     Counters,
@@ -95,7 +96,7 @@ class Daemon:
             await nursery.start(self._watch_signals, nursery.cancel_scope)
             try:
                 status = await self._live(nursery)
-            except (StartupError, SettingsError) as error:
+            except (StartupError, SettingsError, StoreError) as error:
                 self._log.error(str(error), code=error.code)
                 status = 2 if isinstance(error, SettingsError) else 1
             nursery.cancel_scope.cancel()
@@ -114,6 +115,7 @@ class Daemon:
         )
         with ExitStack() as held:
             held.enter_context(_lock_state(settings.state_dir))
+            provider = None if settings.provider_config is None else load_provider(settings.provider_config)
             passed = adopt_listen_fds(os.environ)
             if not passed.get("http"):
                 # Say now, not after a long load, that the port is taken; it is bound for good once the model is there.
@@ -126,11 +128,13 @@ class Daemon:
             engine = EngineClient(
                 chosen.backend, self._engine_config(), prefix_store=self._prefix_store(chosen)
             )
-            async with open_kept(settings) as self._kept:
+            async with open_kept(settings, provider, (chosen.name, *chosen.aliases)) as self._kept:
                 try:
                     facts = await self._load(tasks, engine)
                     if facts is None:
                         return 0
+                    if self._kept.ledger is not None:
+                        self._kept.ledger.offer.require_room(facts.max_context_tokens)
                     await self._serve(held, passed, chosen, engine, facts)
                 finally:
                     self.engine_stuck = not await engine.aclose(_ENGINE_STOP_S)
@@ -213,6 +217,7 @@ class Daemon:
         public = public_app(
             pipeline,
             api_key=settings.api_key,
+            ledger=self._kept.ledger,
             ping_interval_s=settings.ping_interval_s,
             compat=settings.api_compat,
             bound_host=settings.host,
@@ -225,6 +230,7 @@ class Daemon:
             pipeline,
             on_stop=self._stop,
             on_drain=self._drain,
+            ledger=self._kept.ledger,
             ping_interval_s=settings.ping_interval_s,
             embedder=self._embedder,
             memory=self._kept.memory,
@@ -269,6 +275,7 @@ class Daemon:
             template=chosen.template,
             admission=Admission(settings.max_batch, settings.queue_limit, waiting=engine.held_back),
             log=LifecycleLog(),
+            billing=Billing(self._kept.ledger),
             step_deadline_s=settings.step_deadline_s,
             default_max_tokens=settings.default_max_tokens,
             memory=self._kept.memory,

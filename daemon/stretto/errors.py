@@ -96,6 +96,13 @@ class AuthenticationError(StrettoError):
     status = 401
 
 
+class InsufficientCredits(StrettoError):
+    """The caller's key cannot pay what the request may cost."""
+
+    code = "insufficient_credits"
+    status = 402
+
+
 class Forbidden(StrettoError):
     """The caller may not do this (foreign Host header, foreign user on the socket)."""
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stretto.ledger import Ledger, Provider
 from stretto.memory import SessionMemory
 from stretto.store import FILE_NAME, Store
 from stretto.tables import SCHEMAS
@@ -22,28 +23,46 @@ class Kept:
     Attributes:
         store: open until the daemon ends.
         memory: session memory.
+        ledger: prepaid credits.
     """
 
     store: Store | None = None
     memory: SessionMemory | None = None
+    ledger: Ledger | None = None
 
     def reports(self) -> dict[str, Callable[[], object]]:
         """Entries for ``/admin/status``."""
-        parts = {"store": self.store, "memory": self.memory}
+        parts = {"store": self.store, "memory": self.memory, "credits": self.ledger}
         return {name: part.stats for name, part in parts.items() if part is not None}
 
 
 @asynccontextmanager
-async def open_kept(settings: Settings) -> AsyncIterator[Kept]:
+async def open_kept(
+    settings: Settings, provider: Provider | None, model: Sequence[str]
+) -> AsyncIterator[Kept]:
     """Open the store for the length of the block, if a feature needs it. The state directory is there and locked.
 
+    Args:
+        settings: which features are on.
+        provider: prices and keys, if requests are billed.
+        model: the names of the model that is served.
+
     Raises:
-        StartupError: see ``Store.open``.
+        StartupError: see ``Store.open`` and ``Ledger.open``.
+        SettingsError: the provider file has no prices for the model.
+        StoreError: the storage is at fault.
     """
-    if not settings.memory:
+    offer = None if provider is None else provider.offer_of(model)
+    if not settings.memory and offer is None:
         yield Kept()
         return
     async with await Store.open(settings.state_dir / FILE_NAME, SCHEMAS) as store:
-        memory = SessionMemory(store, top_k=settings.memory_top_k, max_entries=settings.memory_max_entries)
-        await memory.purge()
-        yield Kept(store, memory)
+        memory = ledger = None
+        if settings.memory:
+            memory = SessionMemory(
+                store, top_k=settings.memory_top_k, max_entries=settings.memory_max_entries
+            )
+            await memory.purge()
+        if provider is not None and offer is not None:
+            ledger = await Ledger.open(store, provider, offer)
+        yield Kept(store, memory, ledger)

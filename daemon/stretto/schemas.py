@@ -77,8 +77,10 @@ def describe(flaw: jsonschema_rs.ValidationError, document: Any) -> Violation:
     details = flaw.kind.as_dict()
     if keyword == "required":
         return Violation(path_text([*path, details["property"]]), keyword, None, "")
-    if "propertyNames" in flaw.schema_path:
-        inner = details["error"]
+    inner = details.get("error")
+    if isinstance(
+        inner, jsonschema_rs.ValidationError
+    ):  # of propertyNames, by whatever reference it was found
         return Violation(
             path_text(path),
             "propertyNames",

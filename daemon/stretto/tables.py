@@ -6,7 +6,8 @@ The list is the same whatever features are on: a file that has more than this wa
 from __future__ import annotations
 
 from stretto.cache import SCHEMA as CACHE
+from stretto.ledger import SCHEMA as LEDGER
 from stretto.memory import SCHEMA as MEMORY
 from stretto.store import Schema
 
-SCHEMAS: tuple[Schema, ...] = (MEMORY, CACHE)
+SCHEMAS: tuple[Schema, ...] = (MEMORY, CACHE, LEDGER)

@@ -4,7 +4,9 @@ from stretto.api.answers import AnswerRoute
 from stretto.api.app import Routes, public_app, shared_routes
 from stretto.api.bodies import read_checked
 from stretto.api.caller import caller_of
+from stretto.api.endpoint import Endpoint
 from stretto.api.envelopes import refusal_body
+from stretto.api.key_guard import KeyGuard
 from stretto.api.memory import memory_routes_at, require_memory
 from stretto.api.mounts import MOUNTS
 from stretto.api.ports import AnswerPort, EmbedderPort, HealthPort, ModelPort, PipelinePort
@@ -17,8 +19,10 @@ __all__ = [
     "AnswerPort",
     "AnswerRoute",
     "EmbedderPort",
+    "Endpoint",
     "ErrorReplies",
     "HealthPort",
+    "KeyGuard",
     "ModelPort",
     "PipelinePort",
     "RequestTag",

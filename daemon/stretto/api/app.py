@@ -12,11 +12,14 @@ from stretto.api.answers import AnswerRoute
 from stretto.api.auth import BearerGuard
 from stretto.api.envelopes import refusal_body
 from stretto.api.health import HealthRoute
+from stretto.api.key_guard import KeyGuard
+from stretto.api.listing import flat_listing, ledger_routes
 from stretto.api.memory import memory_routes
 from stretto.api.models import ModelDetail, ModelList
 from stretto.api.mounts import MOUNTS, Parts
 from stretto.api.ports import EmbedderPort, PipelinePort
 from stretto.api.replies import ErrorReplies, RequestTag, no_such_route
+from stretto.ledger import Ledger
 from stretto.memory import SessionMemory
 from stretto.serving import CrossOrigin, HostGuard
 
@@ -27,18 +30,21 @@ def shared_routes(
     ping_interval_s: float,
     compat: Collection[str] = tuple(MOUNTS),
     embedder: EmbedderPort | None = None,
+    ledger: Ledger | None = None,
     memory: SessionMemory | None = None,
 ) -> list[BaseRoute]:
     """The routes that the public port and the Unix socket both have; of the dialects, those named in ``compat``."""
     answer = partial(AnswerRoute, pipeline=pipeline, ping_interval_s=ping_interval_s)
-    parts = Parts(pipeline, answer, embedder)
+    parts = Parts(pipeline, answer, embedder, ledger)
     mounted = [route for name in compat for route in MOUNTS[name](parts)]
+    more = None if ledger is None else flat_listing(ledger)
     return [
+        *(() if ledger is None else ledger_routes(pipeline, ledger)),
         Route("/health", HealthRoute(pipeline, "live"), methods=["GET"]),
         Route("/health/live", HealthRoute(pipeline, "live"), methods=["GET"]),
         Route("/health/ready", HealthRoute(pipeline, "ready"), methods=["GET"]),
-        Route("/v1/models", ModelList(pipeline, embedder), methods=["GET"]),
-        Route("/v1/models/{model_id:path}", ModelDetail(pipeline, embedder), methods=["GET"]),
+        Route("/v1/models", ModelList(pipeline, embedder, more), methods=["GET"]),
+        Route("/v1/models/{model_id:path}", ModelDetail(pipeline, embedder, more), methods=["GET"]),
         *mounted,
         *memory_routes(memory),
     ]
@@ -60,6 +66,7 @@ def public_app(
     pipeline: PipelinePort,
     *,
     api_key: str | None = None,
+    ledger: Ledger | None = None,
     ping_interval_s: float = 10.0,
     compat: Collection[str] = tuple(MOUNTS),
     bound_host: str = "127.0.0.1",
@@ -76,6 +83,7 @@ def public_app(
     Args:
         pipeline: does the work.
         api_key: guards ``/v1``; None leaves it open.
+        ledger: whose keys guard ``/v1`` in place of ``api_key``, and whose routes there are then.
         ping_interval_s: longest silence in a stream.
         compat: dialects that are served, by their names in ``MOUNTS``.
         bound_host: the address that is listened on.
@@ -86,10 +94,16 @@ def public_app(
     """
     routes = Routes(
         shared_routes(
-            pipeline, ping_interval_s=ping_interval_s, compat=compat, embedder=embedder, memory=memory
+            pipeline,
+            ping_interval_s=ping_interval_s,
+            compat=compat,
+            embedder=embedder,
+            ledger=ledger,
+            memory=memory,
         )
     )
-    answering = ErrorReplies(BearerGuard(routes, api_key=api_key))
+    guarded = BearerGuard(routes, api_key=api_key) if ledger is None else KeyGuard(routes, ledger)
+    answering = ErrorReplies(guarded)
     return RequestTag(
         HostGuard(
             CrossOrigin(answering, allowed=cors_origins),

@@ -19,13 +19,13 @@ async def read_checked(scope: Scope, receive: Receive, schema: str) -> dict[str,
         InvalidRequest: ``unsupported_media_type``, ``invalid_json``, ``unknown_parameter``, or ``invalid_value`` naming the field.
     """
     body = await read_body(receive)
-    if not body.strip():
-        return {}
-    require_json(scope)
-    try:
-        document = json.loads(body, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"The body is not valid JSON: {error}.", code="invalid_json") from error
+    document: object = {}
+    if body.strip():
+        require_json(scope)
+        try:
+            document = json.loads(body, parse_constant=_no_constant)
+        except (ValueError, RecursionError) as error:
+            raise InvalidRequest(f"The body is not valid JSON: {error}.", code="invalid_json") from error
     violation = find_violation(schema, document)
     if violation is not None:
         code = "unknown_parameter" if violation.keyword == "additionalProperties" else "invalid_value"

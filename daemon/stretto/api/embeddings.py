@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from stretto.api.ports import EmbedderPort, PipelinePort
 from stretto.api.reading import require_json
 from stretto.api.replies import new_request_id, send_json_bytes
+from stretto.conversation.events import Usage
 from stretto.dialects.openai_embeddings import (
     ID_PREFIX,
     EmbeddingsRequest,
@@ -22,7 +23,7 @@ from stretto.dialects.openai_embeddings import (
 )
 from stretto.errors import InvalidRequest, NotFound, StrettoError
 from stretto.observe import LifecycleLog
-from stretto.pipeline import draining_error
+from stretto.pipeline import Billing, draining_error
 from stretto.serving import drain_of, read_body, run_until_disconnect
 
 _AT_ONCE = 2  # bodies that are parsed or written; both may be megabytes
@@ -34,6 +35,7 @@ class EmbeddingsRoute:
     Args:
         embedder: computes; None when the daemon has none.
         pipeline: knows whether the daemon drains.
+        billing: makes requests pay for the tokens they send.
         log: gets one line a request; counts and times, never content.
         clock: monotonic seconds.
     """
@@ -43,11 +45,13 @@ class EmbeddingsRoute:
         embedder: EmbedderPort | None,
         pipeline: PipelinePort,
         *,
+        billing: Billing | None = None,
         log: LifecycleLog | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._embedder = embedder
         self._pipeline = pipeline
+        self._billing = billing or Billing()
         self._log = LifecycleLog() if log is None else log
         self._clock = clock
         self._limiter = trio.CapacityLimiter(_AT_ONCE)
@@ -72,7 +76,7 @@ class EmbeddingsRoute:
     async def _reply(self, scope: Scope, body: bytes, began: float, send: Send) -> None:
         if self._pipeline.health().state == "draining":
             raise draining_error()
-        reply, counts = await drain_of(scope).run(partial(self._computed, body))
+        reply, counts = await drain_of(scope).run(partial(self._computed, scope, body))
         await send_json_bytes(send, reply)
         self._log.embedded(
             scope["state"]["request_id"],
@@ -81,11 +85,16 @@ class EmbeddingsRoute:
             after_s=self._clock() - began,
         )
 
-    async def _computed(self, body: bytes) -> tuple[bytes, tuple[int, ...]]:
+    async def _computed(self, scope: Scope, body: bytes) -> tuple[bytes, tuple[int, ...]]:
         """The reply's body, and the tokens read of each input."""
         request = await trio.to_thread.run_sync(parse_embeddings, body, limiter=self._limiter)
         embedder = self._resolve(request)
-        found = await embedder.embed(request.inputs, truncate=request.truncate)
+        state = scope["state"]
+        names = (embedder.name, *embedder.aliases)
+        async with self._billing.other_bill(state.get("tenant", ""), state["request_id"], names) as bill:
+            await bill.reserve(len(request.inputs) * embedder.max_tokens, [0])
+            found = await embedder.embed(request.inputs, truncate=request.truncate)
+            await bill.settle(Usage(sum(found.token_counts), 0))
         vectors = _cut(found.vectors, request.dimensions)
         reply = await trio.to_thread.run_sync(
             render_embeddings, request, embedder.name, vectors, found.token_counts, limiter=self._limiter

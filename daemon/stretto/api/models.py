@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from urllib.parse import parse_qs
 
@@ -17,10 +17,13 @@ _DEFAULT_LIMIT = 20
 _MOST = 1000
 _LIFECYCLES = ("active", "deprecated", "retired")
 
+More = Callable[[ModelPort], Mapping[str, object]]
+"""Further fields of a model's entry."""
 
-def model_entry(model: ModelPort) -> dict[str, object]:
+
+def model_entry(model: ModelPort, more: More | None = None) -> dict[str, object]:
     """One model: OpenAI's fields, Anthropic's (from ``type`` to ``max_tokens``), and the real limits in other servers' words."""
-    return {
+    entry: dict[str, object] = {
         **_common(model.id, model.created),
         "aliases": list(model.aliases),
         "family": model.family,
@@ -32,6 +35,7 @@ def model_entry(model: ModelPort) -> dict[str, object]:
         "capabilities": list(model.capabilities),
         "modalities": {"input": ["text"], "output": ["text"]},
     }
+    return {**entry, **more(model)} if more else entry
 
 
 def embedder_entry(embedder: EmbedderPort) -> dict[str, object]:
@@ -54,9 +58,12 @@ def embedder_entry(embedder: EmbedderPort) -> dict[str, object]:
 class ModelList:
     """``GET /v1/models``: the served model, then the embedding model if there is one; in pages, as Anthropic's clients may ask."""
 
-    def __init__(self, pipeline: PipelinePort, embedder: EmbedderPort | None = None) -> None:
+    def __init__(
+        self, pipeline: PipelinePort, embedder: EmbedderPort | None = None, more: More | None = None
+    ) -> None:
         self._pipeline = pipeline
         self._embedder = embedder
+        self._more = more
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer.
@@ -65,7 +72,7 @@ class ModelList:
             InvalidRequest: the page that is asked for cannot be.
         """
         model = self._pipeline.model
-        entry = model_entry(model)
+        entry = model_entry(model, self._more)
         entries = [entry] if self._embedder is None else [entry, embedder_entry(self._embedder)]
         page, has_more = _page([_as_asked(scope, each) for each in entries], scope["query_string"])
         document = {
@@ -88,9 +95,12 @@ class ModelList:
 class ModelDetail:
     """``GET /v1/models/{id}``; an alias shows the model it stands for."""
 
-    def __init__(self, pipeline: PipelinePort, embedder: EmbedderPort | None = None) -> None:
+    def __init__(
+        self, pipeline: PipelinePort, embedder: EmbedderPort | None = None, more: More | None = None
+    ) -> None:
         self._pipeline = pipeline
         self._embedder = embedder
+        self._more = more
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer.
@@ -105,7 +115,7 @@ class ModelDetail:
             await send_json(send, _as_asked(scope, embedder_entry(embedder)))
             return
         model.resolve(name)
-        await send_json(send, _as_asked(scope, model_entry(model)))
+        await send_json(send, _as_asked(scope, model_entry(model, self._more)))
 
 
 def _common(name: str, created: int) -> dict[str, object]:

@@ -18,6 +18,8 @@ from stretto.dialects.dialect import Dialect
 from stretto.dialects.openai_chat import CHAT
 from stretto.dialects.openai_completion import COMPLETION
 from stretto.dialects.openai_responses import RESPONSES
+from stretto.ledger import Ledger
+from stretto.pipeline import Billing
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +30,13 @@ class Parts:
         pipeline: does the work.
         answer: from a dialect to the endpoint that answers in it.
         embedder: computes embeddings, if there is one.
+        ledger: whom embeddings are paid to, if anybody.
     """
 
     pipeline: PipelinePort
     answer: Callable[[Dialect], ASGIApp]
     embedder: EmbedderPort | None = None
+    ledger: Ledger | None = None
 
 
 def openai_routes(parts: Parts) -> list[BaseRoute]:
@@ -41,7 +45,11 @@ def openai_routes(parts: Parts) -> list[BaseRoute]:
         Route("/v1/chat/completions", parts.answer(CHAT), methods=["POST"]),
         Route("/v1/completions", parts.answer(COMPLETION), methods=["POST"]),
         Route("/v1/responses", parts.answer(RESPONSES), methods=["POST"]),
-        Route("/v1/embeddings", EmbeddingsRoute(parts.embedder, parts.pipeline), methods=["POST"]),
+        Route(
+            "/v1/embeddings",
+            EmbeddingsRoute(parts.embedder, parts.pipeline, billing=Billing(parts.ledger)),
+            methods=["POST"],
+        ),
         Route("/tokenize", TokenizeRoute(parts.pipeline, CHAT.parse), methods=["POST"]),
         Route("/detokenize", DetokenizeRoute(parts.pipeline), methods=["POST"]),
     ]

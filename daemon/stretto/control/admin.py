@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from stretto.api import PipelinePort, read_checked, send_json
+from stretto.api import Endpoint, PipelinePort, read_checked, send_json
 from stretto.errors import NotFound
 
 
@@ -30,11 +30,11 @@ class Admin:
     def routes(self) -> list[BaseRoute]:
         """For a router."""
         return [
-            Route("/admin/status", _Endpoint(self.status), methods=["GET"]),
-            Route("/admin/requests", _Endpoint(self.requests), methods=["GET"]),
-            Route("/admin/requests/{request_id}", _Endpoint(self.cancel), methods=["DELETE"]),
-            Route("/admin/drain", _Endpoint(self.drain), methods=["POST"]),
-            Route("/admin/stop", _Endpoint(self.stop), methods=["POST"]),
+            Route("/admin/status", Endpoint(self.status), methods=["GET"]),
+            Route("/admin/requests", Endpoint(self.requests), methods=["GET"]),
+            Route("/admin/requests/{request_id}", Endpoint(self.cancel), methods=["DELETE"]),
+            Route("/admin/drain", Endpoint(self.drain), methods=["POST"]),
+            Route("/admin/stop", Endpoint(self.stop), methods=["POST"]),
         ]
 
     async def status(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -72,13 +72,3 @@ class Admin:
         grace_s = body.get("grace_s")
         self._on_stop(float(grace_s) if isinstance(grace_s, int | float) else None)
         await send_json(send, {"state": "stopping", "requests": len(self._pipeline.requests())}, status=202)
-
-
-class _Endpoint:
-    """A bound method as an ASGI application: Starlette would take a plain one for a request-response function."""
-
-    def __init__(self, call: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
-        self._call = call
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._call(scope, receive, send)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Collection
 
 from starlette.types import ASGIApp
 
-from stretto.api import EmbedderPort, ErrorReplies, PipelinePort, RequestTag, Routes, shared_routes
+from stretto.api import EmbedderPort, ErrorReplies, KeyGuard, PipelinePort, RequestTag, Routes, shared_routes
 from stretto.control.admin import Admin
 from stretto.control.memory import memory_admin_routes
 from stretto.control.peers import PeerGuard
+from stretto.ledger import Ledger
 from stretto.memory import SessionMemory
 
 
@@ -18,6 +19,7 @@ def control_app(
     *,
     on_stop: Callable[[float | None], None],
     on_drain: Callable[[], None],
+    ledger: Ledger | None = None,
     ping_interval_s: float = 10.0,
     uids: Collection[int] | None = None,
     embedder: EmbedderPort | None = None,
@@ -29,12 +31,16 @@ def control_app(
         pipeline: does the work.
         on_stop: begins the daemon's end; gets the grace in seconds, or None for the configured one.
         on_drain: begins refusing new work.
+        ledger: adds its routes; a request that brings a key of it is billed to that key, one without is free.
         ping_interval_s: longest silence in a stream.
         uids: user ids that may call; by default the daemon's own and root.
         embedder: computes embeddings, if there is one.
         memory: what is remembered between requests, if anything is.
     """
     admin = Admin(pipeline, on_stop=on_stop, on_drain=on_drain)
-    shared = shared_routes(pipeline, ping_interval_s=ping_interval_s, embedder=embedder, memory=memory)
-    routes = Routes([*shared, *admin.routes(), *memory_admin_routes(memory)])
-    return RequestTag(ErrorReplies(PeerGuard(routes, uids=uids)))
+    shared = shared_routes(
+        pipeline, ping_interval_s=ping_interval_s, embedder=embedder, ledger=ledger, memory=memory
+    )
+    routes: ASGIApp = Routes([*shared, *admin.routes(), *memory_admin_routes(memory)])
+    guarded = routes if ledger is None else KeyGuard(routes, ledger, trusted=True)
+    return RequestTag(ErrorReplies(PeerGuard(guarded, uids=uids)))

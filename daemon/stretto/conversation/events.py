@@ -94,7 +94,7 @@ class Usage:
 
     ``completion_tokens`` are the tokens of all choices, up to and with the one that ended each (end token and stop string
     included). ``cached_tokens`` of the prompt were not computed again; ``stored_tokens`` of it were computed and are kept, while there is
-    room, for requests that begin alike.
+    room, for requests that begin alike. ``cost_pico`` is what was paid, in 1e-12 US dollars, or None where nothing is billed.
     """
 
     prompt_tokens: int
@@ -102,6 +102,7 @@ class Usage:
     cached_tokens: int = 0
     reasoning_tokens: int = 0
     stored_tokens: int = 0
+    cost_pico: int | None = None
 
     @property
     def total_tokens(self) -> int:

@@ -8,7 +8,7 @@ from stretto.dialects.json_text import dumps
 from stretto.errors import StrettoError
 
 _NO_NAMES: Mapping[str, str] = {}
-_TYPES = {401: "authentication_error", 429: "rate_limit_error"}
+_TYPES = {401: "authentication_error", 402: "insufficient_quota", 429: "rate_limit_error"}
 
 
 def error_object(error: StrettoError, names: Mapping[str, str] = _NO_NAMES) -> dict[str, object]:

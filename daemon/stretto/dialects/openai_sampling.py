@@ -58,5 +58,6 @@ def parse_ignore_eos(
 
 
 def parse_include_usage(fields: Mapping[str, Any]) -> bool:
-    """Whether a stream ends with usage."""
-    return fields.get("stream_options", {}).get("include_usage") or False
+    """Whether a stream ends with usage, asked for in OpenAI's way or in OpenRouter's."""
+    asked = fields.get("stream_options", {}).get("include_usage"), fields.get("usage", {}).get("include")
+    return any(asked)

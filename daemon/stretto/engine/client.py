@@ -78,6 +78,12 @@ class Generation(AsyncIterator[Update]):
             await self._arrived.wait()
         return merge(self._pending.pop(next(iter(self._pending))))
 
+    def take_ready(self) -> list[Update]:
+        """What has come and was not read, as one update a sequence, without waiting."""
+        ready = [merge(updates) for updates in self._pending.values()]
+        self._pending.clear()
+        return ready
+
     def push(self, update: Update) -> None:
         """Take an update from the engine; on the event loop."""
         self._pending.setdefault(update.id, []).append(update)

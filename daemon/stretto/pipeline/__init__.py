@@ -2,6 +2,7 @@
 
 from stretto.pipeline.admission import Admission
 from stretto.pipeline.answer import Answer
+from stretto.pipeline.billing import Bill, Billing
 from stretto.pipeline.health import Health
 from stretto.pipeline.pipeline import Pipeline, draining_error
 from stretto.pipeline.request_log import RequestLog
@@ -11,6 +12,8 @@ from stretto.pipeline.tokens import Tokens
 __all__ = [
     "Admission",
     "Answer",
+    "Bill",
+    "Billing",
     "Health",
     "Pipeline",
     "RequestLog",

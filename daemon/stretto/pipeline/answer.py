@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from stretto.conversation import PromptEcho, TextAssembler
@@ -135,6 +135,7 @@ class Answer:
         *,
         cache_block_tokens: int = 0,
         echo: Callable[[int], PromptEcho | None] = lambda index: None,
+        settle: Callable[[Usage], Awaitable[Usage]] | None = None,
     ) -> None:
         self.request = request
         self.prompt_tokens = progress.prompt_tokens
@@ -151,7 +152,10 @@ class Answer:
         self._on_phase = on_phase
         self._clock = clock
         self._cache_block_tokens = cache_block_tokens
+        self._settle = settle
+        self._settled: Usage | None = None
         self._reuse: dict[int, dict[str, tuple[int, CacheMiss | None]]] = {}  # by the prompt's place
+        self._read: dict[int, int] = {}  # tokens of each prompt, likewise
         self._pending: deque[Event] = deque()
         self._done = False
         self.failure: StrettoError | None = None
@@ -177,9 +181,19 @@ class Answer:
                 self._done = True
                 for listener in self.listeners:
                     await listener.complete()
-                return Done(self.usage())
+                return Done(self._settled or self.usage())
             self._accept(await self._generation.__anext__())
+            if self.complete and self.failure is None:
+                await self._pay()
         return self._pending.popleft()
+
+    async def _pay(self) -> None:
+        """Have the answer paid before anybody is told that it has ended; where that fails, it does not end well."""
+        try:
+            self._settled = self.usage() if self._settle is None else await self._settle(self.usage())
+        except StrettoError as error:
+            self.failure = error
+            self._pending = deque(event for event in self._pending if not isinstance(event, Finish))
 
     def take_ready(self) -> list[Event]:
         """Events that are at hand without waiting, so that a writer can send them together."""
@@ -223,7 +237,9 @@ class Answer:
         return self._progress.cache_miss
 
     def close(self) -> None:
-        """Cancel whatever still runs. Idempotent."""
+        """Cancel whatever still runs, and count what was made until now. Idempotent."""
+        for update in self._generation.take_ready():
+            self._accept(update)
         for name, choice in self._choices.items():
             if choice.outcome is None:
                 self._generation.cancel(name)
@@ -242,6 +258,14 @@ class Answer:
             stored_tokens=max(0, reusable - cached),
         )
 
+    def made(self) -> Usage:
+        """What was made until now, for whoever is to pay for it: the prompt as far as it was read, and the tokens so far."""
+        usage = self.usage()
+        read = sum(
+            min(tokens, self._read.get(place, 0)) for place, tokens in enumerate(self._progress.prompts)
+        )
+        return replace(usage, prompt_tokens=read, cached_tokens=min(usage.cached_tokens, read))
+
     def outcomes(self) -> Sequence[Outcome]:
         """Outcomes of the choices whose sequence the engine has ended."""
         return [choice.outcome for choice in self._choices.values() if choice.outcome is not None]
@@ -252,6 +276,7 @@ class Answer:
         progress.completion_tokens += len(update.tokens)
         # Of several answers to a prompt one computes it and the others share it: what the request saved is what that one found.
         place = self._choices[update.id].index // self.request.drawn
+        self._read[place] = max(self._read.get(place, 0), update.prefilled_tokens)
         self._reuse.setdefault(place, {})[update.id] = update.cached_tokens, update.cache_miss
         least = [min(found.values(), key=lambda reuse: reuse[0]) for found in self._reuse.values()]
         progress.cached_tokens = sum(tokens for tokens, _ in least)

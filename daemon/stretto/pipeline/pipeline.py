@@ -30,6 +30,7 @@ from stretto.memory import SessionMemory
 from stretto.pipeline.admission import Admission
 from stretto.pipeline.answer import Answer, Progress, cancelled_error, sequence_id
 from stretto.pipeline.best_of import BestAnswer
+from stretto.pipeline.billing import Bill, Billing
 from stretto.pipeline.health import Health, judge_health
 from stretto.pipeline.raw import RawPrompts
 from stretto.pipeline.remembering import Remembering
@@ -47,6 +48,7 @@ class Pipeline:
         tokenizer, template: the model's own.
         admission: see Admission.
         log: lifecycle lines.
+        billing: makes requests pay; None lets everything be free.
         step_deadline_s: a busy engine that has made no step for so long is stalled.
         default_max_tokens: the answer's limit when a request names none; None means all the context that is left.
         tool_dialect: how the model writes calls of functions; ``auto`` goes by the template.
@@ -65,6 +67,7 @@ class Pipeline:
         template: ChatTemplate | None,
         admission: Admission,
         log: RequestLog,
+        billing: Billing | None = None,
         step_deadline_s: float = 60.0,
         default_max_tokens: int | None = None,
         tool_dialect: str = "auto",
@@ -80,6 +83,7 @@ class Pipeline:
         self.model = replace(model, capabilities=capabilities_of(self._format))
         self._admission = admission
         self._log = log
+        self._billing = billing or Billing()
         self._step_deadline_s = step_deadline_s
         self._default_max_tokens = default_max_tokens
         self._cache_block_tokens = cache_block_tokens
@@ -106,6 +110,7 @@ class Pipeline:
             QueueFull: see Admission.
             InvalidRequest: the template refuses the conversation, or the constraint cannot be honoured.
             ContextLengthExceeded: prompt, or prompt and ``max_tokens``, do not fit; nothing is cut.
+            InsufficientCredits, StoreError: see ``Bill.reserve``.
         """
         self.model.resolve(request.model)
         if self._draining:
@@ -116,11 +121,13 @@ class Pipeline:
         answer: Answer | None = None
         try:
             with self._admission.enter(request.sequences), self._tracked(progress):
-                answer = await self._start(request, progress)
-                try:
-                    yield answer if request.best_of is None else BestAnswer(answer)
-                finally:
-                    answer.close()
+                async with self._billing.bill(request) as bill:
+                    answer = await self._start(request, progress, bill)
+                    try:
+                        yield answer if request.best_of is None else BestAnswer(answer)
+                    finally:
+                        answer.close()
+                        bill.leave(answer.made(), answer.failure)
                 self._log_end(progress, answer)
         except StrettoError as error:
             self._log.failed(
@@ -165,15 +172,16 @@ class Pipeline:
         )
         return prompt_ids, form
 
-    async def _start_raw(self, request: Request, progress: Progress) -> Answer:
+    async def _start_raw(self, request: Request, progress: Progress, bill: Bill) -> Answer:
         """Start on prompts that no template renders."""
         raw = await trio.to_thread.run_sync(
             RawPrompts, self._tokenizer, request, limiter=self._render_limiter
         )
         if progress.cancel_requested:
             raise cancelled_error()
-        max_tokens = [self._fit(length, request) for length in raw.lengths]
+        limits = [self._fit(length, request) for length in raw.lengths]
         constraints = await self._constraints(request)
+        max_tokens = await bill.reserve(sum(raw.lengths), limits)
         if progress.cancel_requested:
             raise cancelled_error()
         self._queue(progress, raw.lengths, max_tokens=max(max_tokens))
@@ -183,7 +191,7 @@ class Pipeline:
                 for index in range(request.sequences)
             )
         )
-        return Answer(
+        answer = Answer(
             request,
             generation,
             raw.assembler,
@@ -192,7 +200,10 @@ class Pipeline:
             self._clock,
             cache_block_tokens=self._cache_block_tokens,
             echo=raw.echo,
+            settle=bill.settle,
         )
+        bill.tell(answer.headers)
+        return answer
 
     def _queue(self, progress: Progress, prompts: Sequence[int], *, max_tokens: int) -> None:
         """Note that a request waits for the engine now."""
@@ -201,9 +212,9 @@ class Pipeline:
         progress.phase = "queued"
         progress.phase_started = self._clock()
 
-    async def _start(self, request: Request, progress: Progress) -> Answer:
+    async def _start(self, request: Request, progress: Progress, bill: Bill) -> Answer:
         if request.prompts:
-            return await self._start_raw(request, progress)
+            return await self._start_raw(request, progress, bill)
 
         async def render(asked: Request) -> list[int]:
             return (await self._prompt(asked))[0]
@@ -215,6 +226,7 @@ class Pipeline:
             raise cancelled_error()
         max_tokens = self._fit(len(prompt_ids), request)
         constraints = await self._constraints(request)
+        (max_tokens,) = await bill.reserve(len(prompt_ids), [max_tokens])
         if progress.cancel_requested:
             raise cancelled_error()
         self._queue(progress, [len(prompt_ids)], max_tokens=max_tokens)
@@ -252,8 +264,10 @@ class Pipeline:
             self._log_phase,
             self._clock,
             cache_block_tokens=self._cache_block_tokens,
+            settle=bill.settle,
         )
         self._remembering.attend(request, answer, prompt)
+        bill.tell(answer.headers)
         return answer
 
     async def _constraints(self, request: Request) -> Sequence[TokenConstraint | None]:

@@ -75,8 +75,13 @@ def read_key_file(settings: Settings, origins: Origins) -> Settings:
     return replace(settings, api_key=key.decode("ascii"))
 
 
+def _keyless(settings: Settings) -> bool:
+    """Whether who reaches the port needs no key."""
+    return settings.api_key is None and settings.provider_config is None
+
+
 def _open_host(settings: Settings, origins: Origins) -> None:
-    if not is_loopback(settings.host) and settings.api_key is None and not settings.allow_open:
+    if not is_loopback(settings.host) and _keyless(settings) and not settings.allow_open:
         raise refuse(
             "host",
             origins,
@@ -86,7 +91,7 @@ def _open_host(settings: Settings, origins: Origins) -> None:
 
 
 def _open_origins(settings: Settings, origins: Origins) -> None:
-    if "*" in settings.cors_origins and settings.api_key is None and not settings.allow_open:
+    if "*" in settings.cors_origins and _keyless(settings) and not settings.allow_open:
         raise refuse(
             "cors_origins",
             origins,
@@ -125,14 +130,25 @@ def _native_only(settings: Settings, origins: Origins) -> None:
         )
 
 
-def _template_file(settings: Settings, origins: Origins) -> None:
-    path = settings.chat_template
-    if path is None:
-        return
-    if not path.is_file():
-        raise refuse("chat_template", origins, f"there is no file {path}")
-    if not os.access(path, os.R_OK):
-        raise refuse("chat_template", origins, f"{path} cannot be read")
+def _files(settings: Settings, origins: Origins) -> None:
+    for name in ("chat_template", "provider_config"):
+        path: Path | None = getattr(settings, name)
+        if path is None:
+            continue
+        if not path.is_file():
+            raise refuse(name, origins, f"there is no file {path}")
+        if not os.access(path, os.R_OK):
+            raise refuse(name, origins, f"{path} cannot be read")
+
+
+def _one_kind_of_keys(settings: Settings, origins: Origins) -> None:
+    if settings.provider_config is not None and settings.api_key is not None:
+        raise refuse(
+            "provider_config",
+            origins,
+            f"cannot be set together with api_key ({origins['api_key']}): the ledger's keys take its place",
+            "Set one of them.",
+        )
 
 
 def _answer_fits(settings: Settings, origins: Origins) -> None:
@@ -182,7 +198,8 @@ RULES: tuple[Callable[[Settings, Origins], None], ...] = (
     _open_origins,
     _echo_only,
     _native_only,
-    _template_file,
+    _files,
+    _one_kind_of_keys,
     _answer_fits,
     _deadline_after_stall,
     _directories,
@@ -204,22 +221,24 @@ def check_rules(settings: Settings, origins: Origins) -> Settings:
 def warnings_of(settings: Settings) -> tuple[str, ...]:
     """What is allowed but worth saying at start."""
     found = []
-    if settings.api_key is None and settings.allow_open:
+    if _keyless(settings) and settings.allow_open:
         if not is_loopback(settings.host):
             found.append(
                 f"listening on {settings.host} without an API key: whoever reaches it can use the model"
             )
         if "*" in settings.cors_origins:
             found.append("cors_origins is * without an API key: any web page can use the model")
-    if settings.memory and settings.api_key is None:
+    if settings.memory and _keyless(settings):
         found.append(
             "memory is on without an API key: whoever reaches the port can read, add to and clear every session"
         )
-    if settings.api_key_file is not None:
+    for path in (settings.api_key_file, settings.provider_config):
+        if path is None:
+            continue
         try:
-            mode = settings.api_key_file.stat().st_mode
+            mode = path.stat().st_mode
         except OSError:
             mode = 0
         if mode & 0o004:
-            found.append(f"{settings.api_key_file} can be read by every user of this machine (chmod 600 it)")
+            found.append(f"{path} can be read by every user of this machine (chmod 600 it)")
     return tuple(found)

@@ -173,6 +173,14 @@ class Settings:
         ACCESS,
         unset="no file is read",
     )
+    provider_config: Path | None = setting(
+        None,
+        FilePath(),
+        "JSON file of prices, keys and the admin token: every caller over TCP then needs a key of the credit ledger, in place of the API "
+        "key, and pays for what it uses.",
+        ACCESS,
+        unset="nothing is billed",
+    )
     allow_open: bool = setting(
         False,
         Switch(),
