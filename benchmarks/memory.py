@@ -16,12 +16,18 @@ import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import trio
 
+from stretto.backends.echo import ECHO_CHAT_TEMPLATE, EchoBackend, EchoScript, EchoTokenizer
+from stretto.conversation import Caller, ChatTemplate, MemoryMode, Message, Request, TextPart
+from stretto.engine import EngineClient, EngineConfig
 from stretto.memory import SCHEMA, SessionMemory
 from stretto.memory.common_words import COMMON_WORDS
+from stretto.observe import LifecycleLog
+from stretto.pipeline import Admission, Pipeline, ServedModel
 from stretto.store import Store
 
 VOCABULARY = 60_000
@@ -82,29 +88,73 @@ async def fill(memory: SessionMemory, speaker: Speaker, count: int) -> float:
     return time.perf_counter() - started
 
 
+async def ask(pipeline: Pipeline, number: int, text: str, mode: MemoryMode) -> tuple[float, int]:
+    """Seconds to the first event of an answer, and the tokens of its prompt."""
+    request = Request(
+        f"{mode}-{number}", "echo", (Message("user", (TextPart(text),)),), caller=Caller(memory=mode)
+    )
+    started = time.perf_counter()
+    async with pipeline.answer(request) as answer:
+        await anext(answer)
+        first_s = time.perf_counter() - started
+        async for _ in answer:
+            pass
+    return first_s, answer.prompt_tokens
+
+
+async def compare(memory: SessionMemory, speaker: Speaker, requests: int) -> dict[str, object]:
+    """The same questions with memory and without, in turns; the echo model reads at no cost, so what is left is the daemon's."""
+    backend = EchoBackend(EchoScript(reply="yes", context_tokens=32_768))
+    async with EngineClient(backend, EngineConfig(prefix_cache=False)) as engine:
+        facts = await engine.load()
+        pipeline = Pipeline(
+            model=ServedModel("echo", (), 0, facts.max_context_tokens, "echo", "echo", "cpu", "int32"),
+            engine=engine,
+            tokenizer=EchoTokenizer(),
+            template=ChatTemplate(ECHO_CHAT_TEMPLATE),
+            admission=Admission(16, 4, waiting=engine.held_back),
+            log=LifecycleLog(),
+            memory=memory,
+        )
+        modes: tuple[MemoryMode, ...] = ("off", "read")
+        times: dict[MemoryMode, list[float]] = {mode: [] for mode in modes}
+        tokens: dict[MemoryMode, int] = dict.fromkeys(modes, 0)
+        for number in range(requests):
+            text = speaker.say(3, 60)
+            for mode in modes:
+                first_s, prompt_tokens = await ask(pipeline, number, text, mode)
+                times[mode].append(first_s)
+                tokens[mode] += prompt_tokens
+    return {
+        "first_event_without": percentiles(times["off"]),
+        "first_event_with": percentiles(times["read"]),
+        "characters_recalled": round((tokens["read"] - tokens["off"]) / requests),
+    }
+
+
 async def measure(directory: Path, count: int, recalls: int) -> dict[str, object]:
     speaker = Speaker(1)
     path = directory / "stretto.db"
     async with await Store.open(path, [SCHEMA]) as store:
         memory = SessionMemory(store, top_k=4, max_entries=count + 10_000)
         fill_s = await fill(memory, speaker, count)
-        alone_s = [
-            await timed(lambda: memory.record("", "default", speaker.say(5, 40), speaker.say(20, 150)))
-            for _ in range(200)
-        ]
-        questions = [speaker.say(3, 60) for _ in range(recalls)]
-        times_s, found = [], 0
-        for question in questions:
-            started = time.perf_counter()
-            recollection = await memory.recall("", "default", question)
-            times_s.append(time.perf_counter() - started)
-            found += recollection is not None
+
+        async def record() -> None:
+            await memory.record("", "default", speaker.say(5, 40), speaker.say(20, 150))
+
+        alone_s = [await timed(record) for _ in range(200)]
+        times_s, cpu_s = [], time.process_time()
+        for _ in range(recalls):
+            question = speaker.say(3, 60)
+            times_s.append(await timed(partial(memory.recall, "", "default", question)))
+        cpu_s = time.process_time() - cpu_s
         document: dict[str, object] = {
             "entries": count,
             "recorded_per_s": round(count / fill_s),
             "record_alone": percentiles(alone_s),
             "recall": percentiles(times_s),
-            "recalls_that_found": found / recalls,
+            "recall_cpu_ms": round(1000 * cpu_s / recalls, 3),
+            "request": await compare(memory, speaker, min(recalls, 300)),
         }
     started = time.perf_counter()
     async with await Store.open(path, [SCHEMA]):

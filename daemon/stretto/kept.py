@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stretto.errors import StoreError
 from stretto.ledger import Ledger, Provider
 from stretto.memory import SessionMemory
 from stretto.store import FILE_NAME, Store
@@ -14,6 +16,9 @@ from stretto.tables import SCHEMAS
 
 if TYPE_CHECKING:
     from stretto.settings import Settings
+
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,10 @@ async def open_kept(
             memory = SessionMemory(
                 store, top_k=settings.memory_top_k, max_entries=settings.memory_max_entries
             )
-            await memory.purge()
+            try:
+                await memory.purge()
+            except StoreError as error:
+                _log.warning("what was forgotten is out of reach, and not deleted yet (%s)", error.code)
         if provider is not None and offer is not None:
             ledger = await Ledger.open(store, provider, offer)
         yield Kept(store, memory, ledger)

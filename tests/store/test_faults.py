@@ -164,6 +164,16 @@ async def test_files_of_others_are_refused(tmp_path: Path) -> None:
     assert (await refused(path)).code == "store_foreign"
 
 
+async def test_a_file_that_is_taken_away_costs_the_reader_and_nobody_else(tmp_path: Path) -> None:
+    path = tmp_path / "stretto.db"
+    async with await Store.open(path, SCHEMAS) as store:
+        path.rename(tmp_path / "elsewhere.db")
+        with pytest.raises(StoreError) as caught:
+            await store.read(names)
+        assert caught.value.code == "store_io_error"
+        await store.write(add("a"))
+
+
 async def test_an_empty_file_is_a_new_store(tmp_path: Path) -> None:
     path = tmp_path / "stretto.db"
     path.touch()

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from stretto.errors import StartupError, StoreError
 from stretto.store.faults import storage_fault
 from stretto.store.opening import open_reader
 from stretto.store.writer import closed_error
@@ -55,6 +56,14 @@ class Readers:
         for connection in idle:
             connection.close()
 
+    def _open(self) -> sqlite3.Connection:
+        try:
+            connection = open_reader(self._path)
+        except StartupError as error:  # it is not the start any more, and whoever reads can do without
+            raise StoreError(error.message, remedy=error.remedy) from error
+        self.opened += 1
+        return connection
+
     @contextmanager
     def _taken(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
@@ -62,8 +71,7 @@ class Readers:
                 raise closed_error()
             connection = self._idle.pop() if self._idle else None
         if connection is None:
-            connection = open_reader(self._path)
-            self.opened += 1
+            connection = self._open()
         try:
             yield connection
         finally:
