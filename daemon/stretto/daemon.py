@@ -44,6 +44,7 @@ from stretto.serving import (
 )
 
 if TYPE_CHECKING:
+    from stretto.api import Retries
     from stretto.embedding import Embedder
     from stretto.settings import Settings
 
@@ -84,6 +85,7 @@ class Daemon:
         self._stopping = trio.Event()
         self._grace_s = settings.drain_grace_s
         self._pipeline: Pipeline | None = None
+        self._retries: Retries | None = None
         self._embedder: Embedder | None = None
         self._kept = Kept()
         self.engine_stuck = False
@@ -200,7 +202,7 @@ class Daemon:
         engine: EngineClient,
         facts: EngineFacts,
     ) -> None:
-        from stretto.api import public_app, refusal_body
+        from stretto.api import Retries, public_app, refusal_body
         from stretto.control import control_app
 
         settings = self._settings
@@ -213,6 +215,8 @@ class Daemon:
             pipeline.report("embedder", self._embedder.stats)
         for name, report in self._kept.reports().items():
             pipeline.report(name, report)
+        retries = self._retries = Retries(grace_s=settings.retry_grace_s)
+        pipeline.report("retries", retries.stats)
         limits = self._limits()
         public = public_app(
             pipeline,
@@ -225,6 +229,7 @@ class Daemon:
             cors_origins=settings.cors_origins,
             embedder=self._embedder,
             memory=self._kept.memory,
+            retries=retries,
         )
         private = control_app(
             pipeline,
@@ -234,8 +239,10 @@ class Daemon:
             ping_interval_s=settings.ping_interval_s,
             embedder=self._embedder,
             memory=self._kept.memory,
+            retries=retries,
         )
         async with trio.open_nursery() as helpers:
+            await helpers.start(retries.run)
             async with trio.open_nursery() as nursery:
                 serving = partial(
                     serve,
@@ -251,6 +258,7 @@ class Daemon:
                 helpers.start_soon(self._feed_watchdog, pipeline)
                 await self._stopping.wait()
                 pipeline.drain()
+                retries.drain()
                 self._notifier.stopping("Draining")
                 self._notifier.extend_timeout(self._grace_s + _END_S)
                 self._log.draining("stop", requests=len(pipeline.requests()), grace_s=self._grace_s)
@@ -337,8 +345,9 @@ class Daemon:
             await trio.sleep(interval_s)
 
     def _drain(self) -> None:
-        if self._pipeline is not None:
+        if self._pipeline is not None and self._retries is not None:
             self._pipeline.drain()
+            self._retries.drain()
             self._log.draining("asked", requests=len(self._pipeline.requests()))
 
     def _stop(self, grace_s: float | None) -> None:

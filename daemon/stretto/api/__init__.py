@@ -13,6 +13,7 @@ from stretto.api.ports import AnswerPort, EmbedderPort, HealthPort, ModelPort, P
 from stretto.api.query import query_of
 from stretto.api.reading import require_json
 from stretto.api.replies import ErrorReplies, RequestTag, send_error, send_json
+from stretto.api.retries import Retries
 
 __all__ = [
     "MOUNTS",
@@ -26,6 +27,7 @@ __all__ = [
     "ModelPort",
     "PipelinePort",
     "RequestTag",
+    "Retries",
     "Routes",
     "caller_of",
     "memory_routes_at",

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 
+import trio
 from starlette.types import Receive, Scope, Send
 
 from stretto.api.caller import caller_of
 from stretto.api.ports import AnswerPort, PipelinePort
 from stretto.api.reading import RequestReader
+from stretto.api.recording import Recording
 from stretto.api.replies import internal_error, new_request_id, send_json_bytes
+from stretto.api.retries import Retries
+from stretto.api.retry_key import RetryKey, retry_key
 from stretto.conversation.messages import Request
 from stretto.dialects.dialect import Dialect, Renderer
 from stretto.errors import StrettoError
@@ -23,18 +28,22 @@ logger = logging.getLogger(__name__)
 
 CACHE_MISS = b"x-stretto-cache-miss"
 """Where the prompt was not known any more, and why: ``96:diverged``. A stream's head goes out before that is known."""
+REPLAYED = (b"idempotent-replayed", b"true")
+"""On a reply that another request began."""
+_HASHED_ON_THE_LOOP_BYTES = 1 << 20
 
 
 class AnswerRoute:
     """The route of one dialect.
 
     Every refusal is raised before the first byte of the answer, so it has its own HTTP status. A client that goes, at any time
-    after its request was read, cancels the work.
+    after its request was read, cancels the work; unless it is expected to send the request again, see ``Retries``.
 
     Args:
         dialect: the wire format.
         pipeline: does the work.
         ping_interval_s: longest silence in a stream.
+        retries: lets a retry join the run of the request before; None runs each by itself.
         clock: Unix seconds, for ``created``.
     """
 
@@ -44,11 +53,13 @@ class AnswerRoute:
         pipeline: PipelinePort,
         *,
         ping_interval_s: float,
+        retries: Retries | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._dialect = dialect
         self._pipeline = pipeline
         self._ping_interval_s = ping_interval_s
+        self._retries = retries
         self._clock = clock
         self._reader = RequestReader(dialect.parse)
 
@@ -59,12 +70,20 @@ class AnswerRoute:
             StrettoError: why not.
             ClientDisconnected: nobody listens any more.
         """
+        began = trio.current_time()
         scope["state"]["request_id"] = new_request_id(self._dialect.id_prefix)
         caller = caller_of(scope)
-        request, _ = await self._reader.read(scope, receive)
+        request, body = await self._reader.read(scope, receive)
         request = replace(request, caller=caller)
-        reply = self._stream if request.stream else self._whole
-        await run_until_disconnect(receive, send, partial(reply, scope, request))
+        key = await _key_of(scope, request, body)
+        if self._retries is None or key is None:
+            reply = self._stream if request.stream else self._whole
+            await run_until_disconnect(receive, send, partial(reply, scope, request))
+            return
+        with self._retries.joined(key, request.id, partial(self._play, request), began) as (run, again):
+            scope["state"]["request_id"] = run.request_id
+            replay = partial(self._replay, scope, run.recording, request.stream, again)
+            await run_until_disconnect(receive, send, replay)
 
     def _renderer(self, request: Request) -> Renderer:
         return self._dialect.renderer(request, int(self._clock()), self._pipeline.model.id)
@@ -84,14 +103,61 @@ class AnswerRoute:
     async def _stream(self, scope: Scope, request: Request, send: Send) -> None:
         async with self._pipeline.answer(request) as answer:
             renderer = self._renderer(request)
-            stream = EventStream(
-                _frames(answer, renderer),
-                error_frame=partial(_error_frames, renderer, request.id),
-                ping_interval_s=self._ping_interval_s,
-                ping=self._dialect.ping,
-                headers=answer.headers,
-            )
+            last_words = partial(_error_frames, renderer, request.id)
+            stream = self._event_stream(_frames(answer, renderer), last_words, answer.headers)
             await stream.write(scope, send)
+
+    async def _play(self, request: Request, recording: Recording) -> None:
+        """The same, for whoever reads the recording."""
+        if not request.stream:
+            body, headers = await self._collect(request)
+            recording.begin(headers)
+            await recording.write(body)
+            return
+        async with self._pipeline.answer(request) as answer:
+            renderer = self._renderer(request)
+            last_words = partial(_error_frames, renderer, request.id)
+            recording.begin(answer.headers, last_words)
+            try:
+                async with aclosing(_frames(answer, renderer)) as frames:
+                    async for frame in frames:
+                        await recording.write(frame)
+            except Exception as error:
+                await recording.write(last_words(error))
+                raise
+
+    async def _replay(
+        self, scope: Scope, recording: Recording, stream: bool, again: bool, send: Send
+    ) -> None:
+        headers = [*await drain_of(scope).run(recording.head), *([REPLAYED] if again else [])]
+        if stream:
+            assert recording.last_words is not None
+            await self._event_stream(recording.read(), recording.last_words, headers).write(scope, send)
+            return
+        async with aclosing(recording.read()) as pieces:
+            body = b"".join([piece async for piece in pieces])
+        await send_json_bytes(send, body, headers=headers)
+
+    def _event_stream(
+        self,
+        frames: AsyncGenerator[bytes, None],
+        last_words: Callable[[Exception], bytes],
+        headers: Sequence[Header],
+    ) -> EventStream:
+        return EventStream(
+            frames,
+            error_frame=last_words,
+            ping_interval_s=self._ping_interval_s,
+            ping=self._dialect.ping,
+            headers=headers,
+        )
+
+
+async def _key_of(scope: Scope, request: Request, body: bytes) -> RetryKey | None:
+    find = partial(retry_key, request.caller, scope["path"], scope["headers"], body, stream=request.stream)
+    if len(body) > _HASHED_ON_THE_LOOP_BYTES:
+        return await trio.to_thread.run_sync(find)
+    return find()
 
 
 async def _frames(answer: AnswerPort, renderer: Renderer) -> AsyncGenerator[bytes, None]:

@@ -19,6 +19,7 @@ from stretto.api.models import ModelDetail, ModelList
 from stretto.api.mounts import MOUNTS, Parts
 from stretto.api.ports import EmbedderPort, PipelinePort
 from stretto.api.replies import ErrorReplies, RequestTag, no_such_route
+from stretto.api.retries import Retries
 from stretto.ledger import Ledger
 from stretto.memory import SessionMemory
 from stretto.serving import CrossOrigin, HostGuard
@@ -32,9 +33,10 @@ def shared_routes(
     embedder: EmbedderPort | None = None,
     ledger: Ledger | None = None,
     memory: SessionMemory | None = None,
+    retries: Retries | None = None,
 ) -> list[BaseRoute]:
     """The routes that the public port and the Unix socket both have; of the dialects, those named in ``compat``."""
-    answer = partial(AnswerRoute, pipeline=pipeline, ping_interval_s=ping_interval_s)
+    answer = partial(AnswerRoute, pipeline=pipeline, ping_interval_s=ping_interval_s, retries=retries)
     parts = Parts(pipeline, answer, embedder, ledger)
     mounted = [route for name in compat for route in MOUNTS[name](parts)]
     more = None if ledger is None else flat_listing(ledger)
@@ -74,6 +76,7 @@ def public_app(
     cors_origins: Iterable[str] = (),
     embedder: EmbedderPort | None = None,
     memory: SessionMemory | None = None,
+    retries: Retries | None = None,
 ) -> ASGIApp:
     """The application for the public port.
 
@@ -91,6 +94,7 @@ def public_app(
         cors_origins: origins of web pages that may read replies.
         embedder: computes embeddings, if there is one.
         memory: what is remembered between requests, if anything is.
+        retries: lets a retry join the run of the request before; None runs each by itself.
     """
     routes = Routes(
         shared_routes(
@@ -100,6 +104,7 @@ def public_app(
             embedder=embedder,
             ledger=ledger,
             memory=memory,
+            retries=retries,
         )
     )
     guarded = BearerGuard(routes, api_key=api_key) if ledger is None else KeyGuard(routes, ledger)

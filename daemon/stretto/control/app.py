@@ -6,7 +6,16 @@ from collections.abc import Callable, Collection
 
 from starlette.types import ASGIApp
 
-from stretto.api import EmbedderPort, ErrorReplies, KeyGuard, PipelinePort, RequestTag, Routes, shared_routes
+from stretto.api import (
+    EmbedderPort,
+    ErrorReplies,
+    KeyGuard,
+    PipelinePort,
+    RequestTag,
+    Retries,
+    Routes,
+    shared_routes,
+)
 from stretto.control.admin import Admin
 from stretto.control.memory import memory_admin_routes
 from stretto.control.peers import PeerGuard
@@ -24,6 +33,7 @@ def control_app(
     uids: Collection[int] | None = None,
     embedder: EmbedderPort | None = None,
     memory: SessionMemory | None = None,
+    retries: Retries | None = None,
 ) -> ASGIApp:
     """The application for the Unix socket. There is no key and no Host check: the kernel says who calls.
 
@@ -36,10 +46,16 @@ def control_app(
         uids: user ids that may call; by default the daemon's own and root.
         embedder: computes embeddings, if there is one.
         memory: what is remembered between requests, if anything is.
+        retries: lets a retry join the run of the request before; None runs each by itself.
     """
     admin = Admin(pipeline, on_stop=on_stop, on_drain=on_drain)
     shared = shared_routes(
-        pipeline, ping_interval_s=ping_interval_s, embedder=embedder, ledger=ledger, memory=memory
+        pipeline,
+        ping_interval_s=ping_interval_s,
+        embedder=embedder,
+        ledger=ledger,
+        memory=memory,
+        retries=retries,
     )
     routes: ASGIApp = Routes([*shared, *admin.routes(), *memory_admin_routes(memory)])
     guarded = routes if ledger is None else KeyGuard(routes, ledger, trusted=True)

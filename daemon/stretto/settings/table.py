@@ -316,6 +316,13 @@ class Settings:
         "A stream that was silent this long is sent a comment, so that nothing in between gives it up.",
         LIMITS,
     )
+    retry_grace_s: float = setting(
+        5.0,
+        Number(0, 60, unit="seconds"),
+        "How long an answer is worked on for a client that is expected to ask again: one that gave up at its own time limit, or "
+        "sent an Idempotency-Key.",
+        LIMITS,
+    )
     drain_grace_s: float = setting(
         30.0,
         Number(0, 86_400, unit="seconds"),
