@@ -29,6 +29,7 @@ from clientlib.session import Session
 from clientlib.steps import Flow
 from clientlib.streaming import ChatStreamCore
 from clientlib.timing import Timeouts
+from clientlib.token_calls import detokenize_call, tokenize_call
 from clientlib.views import StreamView
 
 T = TypeVar("T")
@@ -260,6 +261,15 @@ class AsyncClient:
     ) -> AsyncChatStream:
         """The answer to a conversation, in pieces as they are made."""
         return AsyncChatStream(self._session.chat_stream(messages, options, model, timeout_s), self._sleep)
+
+    async def tokenize(self, text: str, *, special: bool = True) -> list[int]:
+        """The tokens of a text. With ``special`` it begins with BOS where the model wants it, and has control tokens where they are
+        written; without, it is text and nothing else."""
+        return await self._run(self._session.fetch(tokenize_call(text, special=special)))
+
+    async def detokenize(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, control tokens as they are written."""
+        return await self._run(self._session.fetch(detokenize_call(tokens)))
 
     async def models(self) -> tuple[Model, ...]:
         """The models that the daemon serves."""

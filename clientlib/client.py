@@ -26,6 +26,7 @@ from clientlib.session import Session
 from clientlib.steps import Flow, run_flow
 from clientlib.streaming import ChatStreamCore
 from clientlib.timing import Timeouts
+from clientlib.token_calls import detokenize_call, tokenize_call
 from clientlib.views import StreamView
 
 T = TypeVar("T")
@@ -243,6 +244,15 @@ class Client:
     ) -> ChatStream:
         """The answer to a conversation, in pieces as they are made."""
         return ChatStream(self._session.chat_stream(messages, options, model, timeout_s), self._sleep)
+
+    def tokenize(self, text: str, *, special: bool = True) -> list[int]:
+        """The tokens of a text. With ``special`` it begins with BOS where the model wants it, and has control tokens where they are
+        written; without, it is text and nothing else."""
+        return self._run(self._session.fetch(tokenize_call(text, special=special)))
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, control tokens as they are written."""
+        return self._run(self._session.fetch(detokenize_call(tokens)))
 
     def models(self) -> tuple[Model, ...]:
         """The models that the daemon serves."""

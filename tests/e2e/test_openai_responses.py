@@ -76,6 +76,15 @@ def test_a_conversation_is_sent_back(echo_daemon: RunningDaemon) -> None:
     assert second.output_text == "two"
 
 
+def test_the_tokens_of_a_request_are_counted(echo_daemon: RunningDaemon) -> None:
+    with sync_client(echo_daemon) as client:
+        counted = client.responses.input_tokens.count(model="echo", input=QUESTION, instructions="x")
+        reply = client.responses.create(model="echo", input=QUESTION, instructions="x")
+    assert counted.object == "response.input_tokens"
+    assert reply.usage is not None
+    assert counted.input_tokens == reply.usage.input_tokens
+
+
 def test_a_limit_makes_it_incomplete(echo_daemon: RunningDaemon) -> None:
     with sync_client(echo_daemon) as client:
         reply = client.responses.create(model="echo", input="abcdef", max_output_tokens=3)

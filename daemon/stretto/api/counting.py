@@ -17,9 +17,11 @@ class CountRoute:
     Args:
         parse: reads the body.
         pipeline: renders and tokenises.
+        kind: what the reply says it is, as ``object``; None leaves that out.
     """
 
-    def __init__(self, parse: Parse, pipeline: PipelinePort) -> None:
+    def __init__(self, parse: Parse, pipeline: PipelinePort, *, kind: str | None = None) -> None:
+        self._said = {} if kind is None else {"object": kind}
         self._reader = RequestReader(parse)
         self._pipeline = pipeline
 
@@ -33,6 +35,7 @@ class CountRoute:
         request, _ = await self._reader.read(scope, receive)
 
         async def count(send: Send) -> None:
-            await send_json(send, {"input_tokens": await self._pipeline.count_tokens(request)})
+            tokens = await self._pipeline.count_tokens(request)
+            await send_json(send, {**self._said, "input_tokens": tokens})
 
         await run_until_disconnect(receive, send, count)

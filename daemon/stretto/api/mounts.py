@@ -46,6 +46,11 @@ def openai_routes(parts: Parts) -> list[BaseRoute]:
         Route("/v1/completions", parts.answer(COMPLETION), methods=["POST"]),
         Route("/v1/responses", parts.answer(RESPONSES), methods=["POST"]),
         Route(
+            "/v1/responses/input_tokens",
+            CountRoute(RESPONSES.parse, parts.pipeline, kind="response.input_tokens"),
+            methods=["POST"],
+        ),
+        Route(
             "/v1/embeddings",
             EmbeddingsRoute(parts.embedder, parts.pipeline, billing=Billing(parts.ledger)),
             methods=["POST"],
