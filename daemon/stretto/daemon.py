@@ -288,6 +288,7 @@ class Daemon:
             default_max_tokens=settings.default_max_tokens,
             memory=self._kept.memory,
             cache_block_tokens=settings.block_tokens if settings.prefix_cache == "on" else 0,
+            tool_dialect=settings.tool_dialect,
         )
 
     def _limits(self) -> Limits:

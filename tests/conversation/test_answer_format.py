@@ -131,16 +131,16 @@ def test_wishes_about_reasoning_reach_the_variables_that_are_read() -> None:
 @pytest.mark.parametrize(
     ("source", "opens"),
     [
-        ("<|im_start|>assistant\n<think>\n", True),
-        ("<|im_start|>assistant\n<think>\n\n</think>\n\n", False),
-        ("<|im_start|>assistant\n", False),
+        ("<|im_start|>assistant\n<think>\n", "open"),
+        ("<|im_start|>assistant\n<think>\n\n</think>\n\n", "none"),
+        ("<|im_start|>assistant\n", "possible"),
     ],
 )
-def test_whether_the_prompt_opens_the_reasoning(source: str, opens: bool) -> None:
+def test_where_the_prompt_leaves_the_reasoning(source: str, opens: str) -> None:
     template = ChatTemplate(source + "{# </think> #}")
     form = AnswerFormat.of(template, EchoTokenizer())
     ids = encode_chat(template, EchoTokenizer(), request(USER))
-    assert form.opens_reasoning(ids, EchoTokenizer()) is opens
+    assert form.thinking_after(ids, EchoTokenizer()) == opens
 
 
 def test_changing_lines_of_clients_are_taken_out() -> None:

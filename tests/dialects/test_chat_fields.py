@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stretto.conversation import Constraint, Request, SamplingParams, ToolChoice
+from stretto.conversation import Constraint, Reasoning, Request, SamplingParams, ToolChoice, ToolSpec
 from stretto.dialects.fields import field_table
 from stretto.errors import InvalidRequest
 from stretto.schemas import schema
@@ -26,13 +26,13 @@ UNSUPPORTED: dict[str, Any] = {
     "audio": {"voice": "x", "format": "wav"},
     "function_call": "auto",
     "functions": [],
-    "modalities": ["text"],
     "moderation": {},
     "prediction": {"type": "content", "content": "x"},
-    "reasoning_effort": "low",
     "verbosity": "low",
     "web_search_options": {},
 }
+
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
 
 # (fields, code, param, a part of the message)
 BROKEN: list[tuple[dict[str, Any], str, str, str]] = [
@@ -114,11 +114,25 @@ BROKEN: list[tuple[dict[str, Any], str, str, str]] = [
     ({"response_format": {"type": "json_object"}, "guided_regex": "a"}, "invalid_value", "guided_regex", "response_format"),
     ({"tools": {}}, "invalid_value", "tools", "a list"),
     ({"tools": [7]}, "invalid_value", "tools[0]", "an object"),
-    ({"tools": [{"type": "function"}]}, "unsupported_value", "tools", "tools"),
-    ({"tools": [{"type": "function"}], "tool_choice": "auto"}, "unsupported_value", "tools", "tools"),
-    ({"tools": [{"type": "function"}], "tool_choice": "required"}, "unsupported_value", "tools", "tools"),
-    ({"tool_choice": "required"}, "unsupported_value", "tool_choice", "required"),
-    ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "unsupported_value", "tool_choice", "object"),
+    ({"tools": [{}]}, "missing_parameter", "tools[0].type", "required"),
+    ({"tools": [{"type": "function"}]}, "missing_parameter", "tools[0].function", "required"),
+    ({"tools": [{"type": "function", "function": {}}]}, "missing_parameter", "tools[0].function.name", "required"),
+    ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "invalid_value", "tools[0].function.name", "a b"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]}, "invalid_value", "tools[0].function.parameters", "an object"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "strict": 1}}]}, "invalid_value", "tools[0].function.strict", "true or false"),
+    ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "unsupported_value", "tools[0].type", "only functions"),
+    ({"tools": [TOOL, TOOL]}, "invalid_value", "tools[1].function.name", "another"),
+    ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "invalid_value", "tool_choice.function.name", "no function"),
+    ({"tools": [TOOL], "tool_choice": {"type": "function"}}, "missing_parameter", "tool_choice.function", "required"),
+    ({"tools": [TOOL], "tool_choice": {"type": "custom", "custom": {}}}, "unsupported_value", "tool_choice.type", "custom"),
+    ({"tools": [TOOL], "tool_choice": {"type": "allowed_tools"}}, "missing_parameter", "tool_choice.allowed_tools", "required"),
+    ({"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "none", "tools": [TOOL]}}}, "invalid_value", "tool_choice.allowed_tools.mode", "one of"),
+    ({"tool_choice": "required"}, "invalid_value", "tool_choice", "required"),
+    ({"tools": [], "tool_choice": {"type": "function", "function": {"name": "f"}}}, "invalid_value", "tool_choice.function.name", "no function"),
+    ({"tools": [TOOL], "ignore_eos": True, "max_tokens": 2}, "invalid_value", "ignore_eos", "keep to"),
+    ({"modalities": ["audio"]}, "invalid_value", "modalities[0]", "text"),
+    ({"reasoning_effort": "huge"}, "invalid_value", "reasoning_effort", "one of"),
+    ({"thinking_budget": -1}, "invalid_value", "thinking_budget", "at least 0"),
     ({"tool_choice": "some"}, "invalid_value", "tool_choice", "some"),
     ({"tool_choice": 7}, "invalid_value", "tool_choice", "a string or an object"),
     ({"parallel_tool_calls": "no"}, "invalid_value", "parallel_tool_calls", "true or false"),
@@ -184,10 +198,28 @@ PARSED: list[tuple[dict[str, Any], str, Any]] = [
     ({"guided_grammar": "start: X"}, "constraint", Constraint("lark", "start: X", "guided_grammar")),
     ({"response_format": {"type": "text"}}, "sampling", SamplingParams()),
     ({"tools": []}, "tools", ()),
+    ({"tools": [TOOL]}, "tools", (ToolSpec("f", param="tools[0].function.parameters"),)),
+    (
+        {"tools": [{"type": "function", "function": {"name": "a.b-c", "description": "d", "parameters": {"type": "object"}, "strict": True}}]},
+        "tools",
+        (ToolSpec("a.b-c", "d", {"type": "object"}, True, "tools[0].function.parameters"),),
+    ),
     ({"tools": [], "tool_choice": "auto"}, "tool_choice", ToolChoice("auto")),
-    ({"tools": [{"type": "function"}], "tool_choice": "none"}, "tools", ()),
+    ({"tools": [TOOL], "tool_choice": "none"}, "tool_choice", ToolChoice("none")),
+    ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice", ToolChoice("required")),
+    ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice", ToolChoice("required", ("f",))),
+    (
+        {"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [TOOL]}}},
+        "tool_choice",
+        ToolChoice("auto", ("f",)),
+    ),
     ({"tool_choice": "none"}, "tool_choice", ToolChoice("none")),
-    ({"parallel_tool_calls": False}, "tools", ()),
+    ({"modalities": ["text"]}, "tools", ()),
+    ({"reasoning_effort": "low"}, "reasoning", Reasoning(effort="low")),
+    ({"thinking_budget": 7}, "reasoning", Reasoning(budget_tokens=7)),
+    ({"chat_template_kwargs": {"enable_thinking": False}}, "reasoning", Reasoning(enabled=False)),
+    ({"ignore_eos": True, "max_tokens": 2, "tools": [TOOL], "tool_choice": "none"}, "ignore_eos", True),
+    ({"parallel_tool_calls": False}, "parallel_tool_calls", False),
     ({"user": "ann"}, "user", "ann"),
     ({"model": "x/y"}, "model", "x/y"),
 ]  # fmt: skip

@@ -93,7 +93,7 @@ def test_early_close_then_the_next_is_served(echo_daemon: RunningDaemon) -> None
         ({"model": "other"}, openai.NotFoundError, "model_not_found", "model"),
         ({"temperature": 9}, openai.BadRequestError, "invalid_value", "temperature"),
         ({"extra_body": {"keep_alive": "5m"}}, openai.BadRequestError, "unknown_parameter", "keep_alive"),
-        ({"reasoning_effort": "high"}, openai.BadRequestError, "unsupported_value", "reasoning_effort"),
+        ({"verbosity": "low"}, openai.BadRequestError, "unsupported_value", "verbosity"),
         ({"max_tokens": 10_000_000}, openai.BadRequestError, "context_length_exceeded", "max_tokens"),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stretto.conversation.answer_format import AnswerFormat, callable_tools, offered_tools
+from stretto.conversation.answer_format import AnswerFormat, Thinking, callable_tools, offered_tools
 from stretto.conversation.assembly import TextAssembler
 from stretto.conversation.caller import DEFAULT_SESSION, CacheMode, Caller, MemoryMode
 from stretto.conversation.constraint import Constraint, ConstraintKind
@@ -34,12 +34,14 @@ from stretto.conversation.messages import (
     ToolChoice,
     ToolSpec,
 )
-from stretto.conversation.prompt import encode_chat
+from stretto.conversation.prompt import conversation_strings, encode_chat, encode_rest, unused_character
 from stretto.conversation.raw_prompt import EncodedPrompt, PromptEcho, encode_raw, needs_bos
 from stretto.conversation.stops import StopMatcher
 from stretto.conversation.template import ChatTemplate
 from stretto.conversation.token_entries import LOWEST_LOGPROB, GeneratedToken
 from stretto.conversation.tokenizer import Tokenizer
+from stretto.conversation.turns import History, RecentTurns
+from stretto.conversation.volatile import without_volatile_lines
 
 __all__ = [
     "DEFAULT_SESSION",
@@ -58,12 +60,14 @@ __all__ = [
     "Finish",
     "FinishReason",
     "GeneratedToken",
+    "History",
     "MemoryMode",
     "Message",
     "PromptEcho",
     "RawPrompt",
     "Reasoning",
     "ReasoningDelta",
+    "RecentTurns",
     "Request",
     "Role",
     "SamplingParams",
@@ -71,6 +75,7 @@ __all__ = [
     "TextAssembler",
     "TextDelta",
     "TextPart",
+    "Thinking",
     "TokenLogprob",
     "Tokenizer",
     "ToolCall",
@@ -82,8 +87,12 @@ __all__ = [
     "Usage",
     "callable_tools",
     "context_length_message",
+    "conversation_strings",
     "encode_chat",
     "encode_raw",
+    "encode_rest",
     "needs_bos",
     "offered_tools",
+    "unused_character",
+    "without_volatile_lines",
 ]

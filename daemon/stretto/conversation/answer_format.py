@@ -5,17 +5,27 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from stretto.conversation.channels import ChannelReader
 from stretto.conversation.described_tools import described
-from stretto.conversation.messages import Message, Request, ToolSpec
-from stretto.conversation.reasoning import ReasoningFormat, choose_reasoning, reasoning_variables
+from stretto.conversation.messages import Message, Reasoning, Request, ToolSpec
+from stretto.conversation.reasoning import (
+    ReasoningFormat,
+    choose_reasoning,
+    reasoning_variables,
+    wants_reasoning,
+)
 from stretto.conversation.template import ChatTemplate
 from stretto.conversation.tokenizer import Tokenizer
 from stretto.conversation.tool_dialects import TOOL_DIALECTS, ToolDialect, choose_tool_dialect
 from stretto.conversation.volatile import without_volatile_lines
 
 AUTO = "auto"
+
+Thinking = Literal["none", "possible", "open"]
+"""Whether an answer is its text from the beginning, may begin with reasoning, or begins within it."""
+
 _LOOKED_BACK_TOKENS = 48
 
 
@@ -76,15 +86,24 @@ class AnswerFormat:
         goes_on = () if self.reasoning is None else self.reasoning.goes_on
         return tokenizer.end_ids - {token_id for token_id, text in self.marks.items() if text in goes_on}
 
-    def opens_reasoning(self, prompt_ids: Sequence[int], tokenizer: Tokenizer) -> bool:
-        """Whether a prompt ends within the reasoning, because the template began it."""
+    def thinking_after(self, prompt_ids: Sequence[int], tokenizer: Tokenizer) -> Thinking:
+        """Where a prompt leaves the reasoning: it can be begun by the template, or begun and ended at once."""
         if self.reasoning is None:
-            return False
+            return "none"
         data = b"".join(
             self.marks[token_id].encode() if token_id in self.marks else tokenizer.token_bytes(token_id)
             for token_id in prompt_ids[-_LOOKED_BACK_TOKENS:]
         )
-        return data.decode("utf-8", "replace").rstrip().endswith(self.reasoning.start.rstrip())
+        end = data.decode("utf-8", "replace").rstrip()
+        if end.endswith(self.reasoning.start.rstrip()):
+            return "open"
+        return "none" if end.endswith(self.reasoning.end.rstrip()) else "possible"
+
+    def reasoning_budget(self, wish: Reasoning) -> int | None:
+        """Most tokens of reasoning that a request wants; None leaves it to the model."""
+        if self.reasoning is None:
+            return None
+        return 0 if wants_reasoning(wish) is False else wish.budget_tokens
 
     def channels(self, request: Request, *, opened: bool) -> ChannelReader | None:
         """What tells the channels of an answer apart; None where all of it is text."""

@@ -60,12 +60,19 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A function the model may call. ``parameters`` is its JSON Schema."""
+    """A function the model may call.
+
+    Attributes:
+        parameters: the JSON Schema of its arguments.
+        strict: whether they are to be kept to as they are; otherwise what no grammar can hold is loosened.
+        param: the request's field that holds the schema, for errors.
+    """
 
     name: str
     description: str | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     strict: bool = False
+    param: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

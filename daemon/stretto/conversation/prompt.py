@@ -33,12 +33,7 @@ def encode_chat(template: ChatTemplate, tokenizer: Tokenizer, request: Request) 
         InvalidRequest: ``template_error``, see ``ChatTemplate.render`` and ``render_open_ended``; ``invalid_message`` when no
             private-use character is left.
     """
-    control = _control_pattern(tokenizer.special_texts)
-    found = {match for text in _strings(_inputs(request)) for match in control.findall(text)}
-    if not found:
-        ids = tokenizer.encode(_render(template, request, lambda text: text, ""), allow_special=True)
-    else:
-        ids = _encode_guarded(template, tokenizer, request, control, sorted(found))
+    ids = _write(template, tokenizer, request).encode()
     if tokenizer.add_bos and tokenizer.bos_id is not None:
         while ids and ids[0] == tokenizer.bos_id:
             del ids[0]
@@ -52,14 +47,77 @@ def encode_chat(template: ChatTemplate, tokenizer: Tokenizer, request: Request) 
     return ids
 
 
-def _encode_guarded(
-    template: ChatTemplate,
-    tokenizer: Tokenizer,
-    request: Request,
-    control: re.Pattern[str],
-    found: Sequence[str],
-) -> list[int]:
-    stand_in = _stand_ins(found, "".join(_strings(_inputs(request))) + template.source)
+def encode_rest(
+    template: ChatTemplate, tokenizer: Tokenizer, request: Request, mark: str, end_texts: Sequence[str]
+) -> list[int] | None:
+    """What comes after one turn of a conversation: the tokens from the first end token on that the template writes after the last ``mark``.
+
+    Args:
+        template, tokenizer, request: see ``encode_chat``.
+        mark: a character that stands near the end of the turn's content, and nowhere else.
+        end_texts: the end tokens that count.
+
+    Returns:
+        Tokens that begin with one of the end tokens; None when the template wrote no mark, or no such token after it.
+    """
+    written = _write(template, tokenizer, request)
+    ends = [found + len(form) for form in (mark, _escape(mark)) if (found := written.text.rfind(form)) >= 0]
+    if not ends:
+        return None
+    places = [place for text in end_texts if (place := written.text.find(text, max(ends))) >= 0]
+    return written.encode(min(places)) if places else None
+
+
+def conversation_strings(request: Request) -> Iterator[str]:
+    """All texts that a template sees of a request."""
+    return _strings(_inputs(request))
+
+
+def unused_character(taken: str) -> str | None:
+    """A private-use character that does not occur in a text, or None when there is none."""
+    return next((character for character in map(chr, _PRIVATE_USE) if character not in taken), None)
+
+
+class _Written:
+    """A rendered conversation in which stand-ins hide the control tokens that its messages have as text."""
+
+    def __init__(
+        self, text: str, tokenizer: Tokenizer, control: re.Pattern[str], hidden: Mapping[str, str]
+    ) -> None:
+        self.text = text
+        self._tokenizer = tokenizer
+        self._control = control
+        self._hidden = hidden
+
+    def encode(self, start: int = 0) -> list[int]:
+        """Tokens of the text from a place on, which is not within a stretch that was hidden."""
+        text = self.text[start:]
+        if not self._hidden:
+            return self._tokenizer.encode(text, allow_special=True)
+        pattern = re.compile("|".join(map(re.escape, self._hidden)))
+        ids: list[int] = []
+        # The template's own text, gathered so that it is tokenised in as few pieces as can be.
+        plain: list[str] = []
+        for piece in _pieces(self._control, text):
+            if pattern.search(piece) is None:
+                plain.append(piece)
+                continue
+            if plain:
+                ids += self._tokenizer.encode("".join(plain), allow_special=True)
+                plain.clear()
+            restored = pattern.sub(lambda match: self._hidden[match.group()], piece)
+            ids += self._tokenizer.encode(restored, allow_special=False)
+        if plain:
+            ids += self._tokenizer.encode("".join(plain), allow_special=True)
+        return ids
+
+
+def _write(template: ChatTemplate, tokenizer: Tokenizer, request: Request) -> _Written:
+    control = _control_pattern(tokenizer.special_texts)
+    found = {match for text in _strings(_inputs(request)) for match in control.findall(text)}
+    if not found:
+        return _Written(_render(template, request, lambda text: text, ""), tokenizer, control, {})
+    stand_in = _stand_ins(sorted(found), "".join(_strings(_inputs(request))) + template.source)
 
     def hide(text: str) -> str:
         return control.sub(lambda match: stand_in[match.group()], text)
@@ -68,23 +126,7 @@ def _encode_guarded(
     hidden = {character: text for text, character in stand_in.items()}
     # A template may write JSON in ASCII; then the private-use character arrives as its escape.
     hidden.update({_escape(character): text for text, character in stand_in.items()})
-    hidden_pattern = re.compile("|".join(map(re.escape, hidden)))
-
-    ids: list[int] = []
-    # The template's own text, gathered so that it is tokenised in as few pieces as can be.
-    plain: list[str] = []
-    for piece in _pieces(control, rendered):
-        if hidden_pattern.search(piece) is None:
-            plain.append(piece)
-            continue
-        if plain:
-            ids += tokenizer.encode("".join(plain), allow_special=True)
-            plain.clear()
-        restored = hidden_pattern.sub(lambda match: hidden[match.group()], piece)
-        ids += tokenizer.encode(restored, allow_special=False)
-    if plain:
-        ids += tokenizer.encode("".join(plain), allow_special=True)
-    return ids
+    return _Written(rendered, tokenizer, control, hidden)
 
 
 def _render(template: ChatTemplate, request: Request, change: Callable[[str], str], used: str) -> str:

@@ -36,6 +36,7 @@ def parse_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[ToolSpec, ...]:
             description=tool.get("description"),
             parameters=tool["input_schema"],
             strict=bool(tool.get("strict")),
+            param=f"tools[{index}].input_schema",
         )
     return tuple(specs.values())
 

@@ -53,10 +53,15 @@ def parse_messages(messages: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]
                 name=message.get("name"),
                 tool_calls=calls,
                 tool_call_id=answers,
-                reasoning=message.get("reasoning_content") if role == "assistant" else None,
+                reasoning=_reasoning(message) if role == "assistant" else None,
             )
         )
     return tuple(parsed)
+
+
+def _reasoning(message: Mapping[str, Any]) -> str | None:
+    """Both names are in use; an empty text is none."""
+    return message.get("reasoning_content") or message.get("reasoning") or None
 
 
 def _content(content: str | Sequence[Mapping[str, Any]] | None, path: str) -> tuple[TextPart, ...]:

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from stretto.conversation.events import Done, Event, Finish, TextDelta, TokenLogprob, Usage
+from stretto.conversation import offered_tools
+from stretto.conversation.events import (
+    Done,
+    Event,
+    Finish,
+    ReasoningDelta,
+    TextDelta,
+    TokenLogprob,
+    ToolCallDelta,
+    ToolCallStart,
+    Usage,
+)
 from stretto.conversation.messages import Request
 from stretto.dialects.json_text import dumps
 from stretto.dialects.openai_errors import error_object
@@ -28,6 +39,8 @@ class ChatRenderer:
         self._created = created
         self._model = model
         self._logprobs = request.logprobs is not None
+        # Where functions are offered, an answer without text has null for it, as one has that only calls them.
+        self._no_text = None if offered_tools(request) else ""
         usage = ',"usage":null' if request.include_usage else ""
         opening = f'{{"id":{dumps(request.id)},"object":"chat.completion.chunk","created":{created},"model":{dumps(model)}'
         # Everything but the text is the same in each frame of a choice.
@@ -40,42 +53,36 @@ class ChatRenderer:
 
     def json(self, events: Iterable[Event]) -> bytes:
         """The whole reply, from all the events of an answer."""
-        texts: list[list[str]] = [[] for _ in range(self._request.n)]
-        logprobs: list[list[TokenLogprob]] = [[] for _ in range(self._request.n)]
-        reasons: list[str | None] = [None] * self._request.n
+        choices = [_Choice() for _ in range(self._request.n)]
         usage: Usage | None = None
         for event in events:
-            if isinstance(event, TextDelta):
-                texts[event.index].append(event.text)
-                logprobs[event.index].extend(event.logprobs)
-            elif isinstance(event, Finish):
-                reasons[event.index] = event.reason
-            elif isinstance(event, Done):
+            if isinstance(event, Done):
                 usage = event.usage
-        if usage is None or None in reasons:
+            else:
+                choices[event.index].add(event)
+        if usage is None or any(choice.reason is None for choice in choices):
             raise ValueError("an answer is complete only with a Finish for each choice and Done")
-        choices = [
-            {
-                "index": index,
-                "message": {"role": "assistant", "content": "".join(text), "refusal": None},
-                "logprobs": self._logprobs_object(logprobs[index]),
-                "finish_reason": reasons[index],
-            }
-            for index, text in enumerate(texts)
-        ]
         reply = {
             "id": self._request.id,
             "object": "chat.completion",
             "created": self._created,
             "model": self._model,
-            "choices": choices,
+            "choices": [
+                {
+                    "index": index,
+                    "message": self._message(choice),
+                    "logprobs": self._logprobs_object(choice.logprobs),
+                    "finish_reason": choice.reason,
+                }
+                for index, choice in enumerate(choices)
+            ],
             "usage": usage_object(usage),
         }
         return dumps(reply).encode()
 
     def start(self, prompt_tokens: int) -> bytes:
         """The first frames: one for each choice, with the role."""
-        delta = {"role": "assistant", "content": "", "refusal": None}
+        delta = {"role": "assistant", "content": self._no_text, "refusal": None}
         return b"".join(self._frame(index, delta, None) for index in range(self._request.n))
 
     def event(self, event: Event) -> bytes:
@@ -86,6 +93,15 @@ class ChatRenderer:
             )
             text = dumps(event.text).encode()
             return self._before[event.index] + text + b'},"logprobs":' + logprobs + self._after
+        if isinstance(event, ReasoningDelta):
+            return self._frame(event.index, {"reasoning_content": event.text}, None)
+        if isinstance(event, ToolCallStart):
+            function = {"name": event.name, "arguments": ""}
+            call = {"index": event.call, "id": event.id, "type": "function", "function": function}
+            return self._frame(event.index, {"tool_calls": [call]}, None)
+        if isinstance(event, ToolCallDelta):
+            call = {"index": event.call, "function": {"arguments": event.arguments}}
+            return self._frame(event.index, {"tool_calls": [call]}, None)
         if isinstance(event, Finish):
             return self._frame(event.index, {}, event.reason)
         if isinstance(event, Done) and self._request.include_usage:
@@ -99,6 +115,26 @@ class ChatRenderer:
     def end(self) -> bytes:
         """The last frame."""
         return _DONE
+
+    def _message(self, choice: _Choice) -> dict[str, object]:
+        """The reasoning and the calls are there only where there are any."""
+        message: dict[str, object] = {
+            "role": "assistant",
+            "content": "".join(choice.text) or self._no_text,
+            "refusal": None,
+        }
+        if choice.reasoning:
+            message["reasoning_content"] = "".join(choice.reasoning)
+        if choice.calls:
+            message["tool_calls"] = [
+                {
+                    "id": start.id,
+                    "type": "function",
+                    "function": {"name": start.name, "arguments": "".join(arguments)},
+                }
+                for start, arguments in choice.calls
+            ]
+        return message
 
     def _frame(self, index: int, delta: Mapping[str, object], reason: str | None) -> bytes:
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": reason}
@@ -118,6 +154,30 @@ class ChatRenderer:
             for entry in entries
         ]
         return {"content": content, "refusal": None}
+
+
+class _Choice:
+    """One answer's parts, gathered from its events."""
+
+    def __init__(self) -> None:
+        self.text: list[str] = []
+        self.reasoning: list[str] = []
+        self.calls: list[tuple[ToolCallStart, list[str]]] = []
+        self.logprobs: list[TokenLogprob] = []
+        self.reason: str | None = None
+
+    def add(self, event: Event) -> None:
+        if isinstance(event, TextDelta):
+            self.text.append(event.text)
+            self.logprobs.extend(event.logprobs)
+        elif isinstance(event, ReasoningDelta):
+            self.reasoning.append(event.text)
+        elif isinstance(event, ToolCallStart):
+            self.calls.append((event, []))
+        elif isinstance(event, ToolCallDelta):
+            self.calls[event.call][1].append(event.arguments)
+        elif isinstance(event, Finish):
+            self.reason = event.reason
 
 
 def _token_object(token: str, logprob: float | None, data: bytes) -> dict[str, object]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stretto.conversation.messages import Request, ToolChoice
+from stretto.conversation.constraint import Constraint
+from stretto.conversation.messages import Request
 from stretto.dialects.fields import read_fields
 from stretto.dialects.openai_format import parse_constraint
 from stretto.dialects.openai_messages import parse_messages
@@ -15,11 +16,11 @@ from stretto.dialects.openai_sampling import (
     parse_sampling,
     parse_stop,
 )
+from stretto.dialects.openai_tools import parse_reasoning, parse_tool_choice, parse_tools
 from stretto.errors import InvalidRequest
 from stretto.schemas import shown
 
 CHAT_SCHEMA = "openai-chat-request"
-_TOOLS_REMEDY = 'Leave tools out, or send tool_choice "none"; functions are not offered to the model.'
 
 
 def parse_chat(body: bytes, *, request_id: str) -> Request:
@@ -31,18 +32,24 @@ def parse_chat(body: bytes, *, request_id: str) -> Request:
         InvalidRequest: the codes of ``read_fields`` and ``parse_messages``; ``param`` is the field's path.
     """
     fields = read_fields(CHAT_SCHEMA, body)
-    _check_tools(fields)
+    tools = parse_tools(fields)
+    choice = parse_tool_choice(fields, tools)
     constraint = parse_constraint(fields)
     max_tokens = _max_tokens(fields)
     return Request(
         id=request_id,
         model=fields["model"],
         messages=parse_messages(fields["messages"]),
-        tool_choice=ToolChoice("none" if fields.get("tool_choice") == "none" else "auto"),
+        tools=tools,
+        tool_choice=choice,
+        parallel_tool_calls=fields.get("parallel_tool_calls", True),
+        reasoning=parse_reasoning(fields),
         sampling=parse_sampling(fields),
         max_tokens=max_tokens,
         stop=parse_stop(fields),
-        ignore_eos=parse_ignore_eos(fields, max_tokens=max_tokens, constraint=constraint),
+        ignore_eos=_ignore_eos(
+            fields, max_tokens, constraint, may_call=bool(tools) and choice.mode != "none"
+        ),
         n=int(fields.get("n", 1)),
         logprobs=_logprobs(fields),
         stream=fields.get("stream", False),
@@ -51,6 +58,19 @@ def parse_chat(body: bytes, *, request_id: str) -> Request:
         user=fields.get("user"),
         constraint=constraint,
     )
+
+
+def _ignore_eos(
+    fields: Mapping[str, Any], max_tokens: int | None, constraint: Constraint | None, *, may_call: bool
+) -> bool:
+    ignore = parse_ignore_eos(fields, max_tokens=max_tokens, constraint=constraint)
+    if ignore and may_call:
+        raise InvalidRequest(
+            "'ignore_eos' is true, but what a call must keep to says where it ends.",
+            param="ignore_eos",
+            remedy='Leave it out, or send tool_choice "none".',
+        )
+    return ignore
 
 
 def _max_tokens(fields: Mapping[str, Any]) -> int | None:
@@ -76,26 +96,3 @@ def _logprobs(fields: Mapping[str, Any]) -> int | None:
             remedy="Send logprobs: true with it.",
         )
     return None
-
-
-def _check_tools(fields: Mapping[str, Any]) -> None:
-    """Tools are not offered yet; a request that counts on them is refused, one that does not is served."""
-    choice = fields.get("tool_choice", "auto")
-    if choice == "none":
-        return
-    if fields.get("tools"):
-        raise InvalidRequest(
-            "'tools' are not supported.", code="unsupported_value", param="tools", remedy=_TOOLS_REMEDY
-        )
-    if choice == "auto":
-        return
-    if choice == "required" or isinstance(choice, dict):
-        raise InvalidRequest(
-            f"'tool_choice' is {shown(choice)}; calls of tools are not supported.",
-            code="unsupported_value",
-            param="tool_choice",
-            remedy='Leave it out, or send "none".',
-        )
-    raise InvalidRequest(
-        f'\'tool_choice\' is {shown(choice)}; it must be "none" or "auto".', param="tool_choice"
-    )

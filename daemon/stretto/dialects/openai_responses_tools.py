@@ -92,6 +92,7 @@ def parse_tools(tools: Sequence[Mapping[str, Any]]) -> Tools:
                 function.get("description"),
                 function.get("parameters") or {},
                 strict=function.get("strict") or False,
+                param=f"{path}.parameters",
             )
         )
     return Tools(tuple(specs), FunctionNames(wire), tuple(kept))

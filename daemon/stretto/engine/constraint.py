@@ -14,8 +14,8 @@ class TokenConstraint(Protocol):
     Used by the engine thread only. It may allow a token of ``SequenceRequest.end_token_ids`` only where the answer may end.
     """
 
-    def allowed(self) -> npt.NDArray[np.intp]:
-        """Ids of the tokens that may come next: ascending, at least one.
+    def allowed(self) -> npt.NDArray[np.intp] | None:
+        """Ids of the tokens that may come next: ascending, at least one; None where every token may.
 
         Raises:
             EngineError: no token can follow, or to find out would take too long. The sequence ends with it.

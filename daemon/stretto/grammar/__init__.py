@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from stretto.grammar.compiler import CompiledGrammar, GrammarCompiler
+from stretto.grammar.answer_follower import AnswerFollower
+from stretto.grammar.compiler import CompiledAnswer, CompiledGrammar, GrammarCompiler
 from stretto.grammar.follower import GrammarFollower
+from stretto.grammar.rules import AnswerRules
 
-__all__ = ["CompiledGrammar", "GrammarCompiler", "GrammarFollower"]
+__all__ = [
+    "AnswerFollower",
+    "AnswerRules",
+    "CompiledAnswer",
+    "CompiledGrammar",
+    "GrammarCompiler",
+    "GrammarFollower",
+]

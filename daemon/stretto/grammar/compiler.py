@@ -5,22 +5,25 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import llguidance
 import numpy as np
 
+from stretto.conversation.answer_format import Thinking
 from stretto.conversation.constraint import Constraint
 from stretto.conversation.tokenizer import Tokenizer
 from stretto.errors import EngineError, InvalidRequest
-from stretto.grammar.faults import explain
+from stretto.grammar.answer_follower import AnswerFollower
+from stretto.grammar.faults import find_fault
 from stretto.grammar.follower import GrammarFollower, IdArray
+from stretto.grammar.lark import WHITE_SPACE
+from stretto.grammar.rules import AnswerRules
 from stretto.grammar.schema import read_schema
-from stretto.grammar.vocabulary import llguidance_tokenizer
-
-WHITE_SPACE = r" ?|\n {0,12}"
-"""White space between the parts of JSON: a space, or a line break with some indentation. Unbounded, a model may go on with it for ever."""
+from stretto.grammar.spelling import Spelling
+from stretto.grammar.tool_compiler import compile_calls
+from stretto.grammar.vocabulary import Vocabulary, llguidance_tokenizer
 
 MOST_TEXT_BYTES = 1 << 16
 """Of a regular expression, a grammar or a list of choices."""
@@ -50,21 +53,67 @@ class CompiledGrammar:
         return GrammarFollower(self._matcher.deep_copy(), self._vocab_size, self._end_ids, self._barred_ids)
 
 
+class CompiledAnswer:
+    """The rules of an answer, ready for any number of answers to follow."""
+
+    def __init__(
+        self,
+        rules: AnswerRules,
+        spelling: Spelling,
+        *,
+        strict: CompiledGrammar | None,
+        calls: CompiledGrammar | None,
+    ) -> None:
+        self._rules = rules
+        self._spelling = spelling
+        self._strict = strict
+        self._calls = calls
+
+    def follow(self, thinking: Thinking) -> AnswerFollower | GrammarFollower:
+        """For one answer, at its beginning.
+
+        Args:
+            thinking: whether it may begin with reasoning, which is none of the grammar's business.
+        """
+        rules = self._rules
+        reasoning = None if thinking == "none" else rules.reasoning
+        if reasoning is None and self._strict is not None:
+            return self._strict.follow()
+        names = tuple(tool.name for tool, _ in rules.tools)
+        dialect = rules.dialect if self._calls is not None else None
+        return AnswerFollower(
+            self._spelling,
+            thinking=None if reasoning is None else (reasoning.start, reasoning.end),
+            opened=thinking == "open",
+            budget_tokens=rules.budget_tokens,
+            strict=None if self._strict is None else self._strict.follow,
+            calls=None if self._calls is None else self._calls.follow,
+            triggers=() if dialect is None else dialect.openers,
+            leading=() if dialect is None else dialect.leading_triggers(names),
+        )
+
+
 class GrammarCompiler:
-    """Compiles for one model's vocabulary; keeps the last grammars. Any thread may use it, and ``compile`` blocks.
+    """Compiles for one model's vocabulary; keeps the last grammars. Any thread may use it, and its ``compile…`` methods block.
 
     Args:
         tokenizer: the model's; read in whole with the first grammar.
+        marks: control tokens that are marks of reasoning or calls, with their texts.
         cache_entries: how many grammars are kept.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, cache_entries: int = 32) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, *, marks: Mapping[int, str] | None = None, cache_entries: int = 32
+    ) -> None:
         self._tokenizer = tokenizer
+        self._marks = dict(marks or {})
+        self._spelling: Spelling | None = None
         self._cache_entries = cache_entries
         self._cache: OrderedDict[tuple[str, str], CompiledGrammar] = OrderedDict()
         self._lock = threading.Lock()
         self._reading = threading.Lock()
         self._vocabulary: llguidance.LLTokenizer | None = None
+        self._words: Vocabulary | None = None
         self._end_ids: IdArray = np.array(sorted(tokenizer.end_ids), dtype=np.intp)
         self._barred_ids: IdArray = np.zeros(0, dtype=np.intp)
         self._compiled = 0
@@ -78,7 +127,26 @@ class GrammarCompiler:
             InvalidRequest: ``invalid_schema`` or ``unsupported_schema`` with the place in the schema; ``invalid_grammar`` for an expression,
                 a grammar or a list of choices that cannot be used; ``unsupported_value`` when the model has no end token.
         """
-        key = constraint.kind, constraint.text
+        return self._kept((constraint.kind, constraint.text), lambda: self._compile(constraint))
+
+    def compile_answer(self, rules: AnswerRules) -> CompiledAnswer:
+        """The grammars that an answer's rules need.
+
+        Raises:
+            InvalidRequest: as ``compile``; ``invalid_tool_schema`` for a function's parameters.
+        """
+        strict = None if rules.constraint is None else self.compile(rules.constraint)
+        calls = None
+        if rules.tools:
+            grammar = self._kept(("calls", rules.key()), lambda: self._compile_calls(rules))
+            strict, calls = (grammar, None) if rules.strict else (None, grammar)
+        with self._reading:
+            if self._spelling is None:
+                self._spelling = Spelling(self._read_words(), self._tokenizer, self._marks)
+        return CompiledAnswer(rules, self._spelling, strict=strict, calls=calls)
+
+    def _kept(self, key: tuple[str, str], compile_: Callable[[], CompiledGrammar]) -> CompiledGrammar:
+        """A grammar of the cache, or a new one."""
         with self._lock:
             known = self._cache.get(key)
             if known is not None:
@@ -87,7 +155,7 @@ class GrammarCompiler:
                 return known
         try:
             # A thread's stack decides how deep a grammar may nest before the whole process dies.
-            grammar = self._on_deep_stack(lambda: self._compile(constraint))
+            grammar = self._on_deep_stack(compile_)
         except InvalidRequest:
             with self._lock:
                 self._refused += 1
@@ -127,6 +195,33 @@ class GrammarCompiler:
             ) from error
         return grammar
 
+    def _compile_calls(self, rules: AnswerRules) -> CompiledGrammar:
+        param = rules.tools[0][1].partition("[")[0]
+        vocabulary = self._read_vocabulary(param)
+
+        def compile_lark(source: str) -> llguidance.LLMatcher:
+            return _matcher(vocabulary, llguidance.LLMatcher.grammar_from_lark(source))
+
+        def attempt(schema: dict[str, Any]) -> str:
+            return _matcher(vocabulary, _json_grammar(schema)).get_error()
+
+        matcher = compile_calls(rules, compile_lark, attempt)
+        grammar = CompiledGrammar(
+            matcher,
+            vocabulary.vocab_size,
+            self._end_ids,
+            np.setdiff1d(self._barred_ids, np.array(sorted(self._marks), dtype=np.intp)),
+        )
+        try:
+            grammar.follow().allowed()
+        except EngineError as error:
+            raise InvalidRequest(
+                f"The functions cannot be called by this model: {error.message}",
+                code="invalid_tool_schema",
+                param=param,
+            ) from error
+        return grammar
+
     def _json(self, constraint: Constraint, vocabulary: llguidance.LLTokenizer) -> llguidance.LLMatcher:
         if constraint.kind == "json_object":
             schema: dict[str, Any] = {"type": "object"}
@@ -138,7 +233,7 @@ class GrammarCompiler:
             def attempt(variant: dict[str, Any]) -> str:
                 return _matcher(vocabulary, _json_grammar(variant)).get_error()
 
-            raise explain(schema, matcher.get_error(), attempt, constraint.param)
+            raise find_fault(schema, matcher.get_error(), attempt, constraint.param).error
         return matcher
 
     def _text(self, constraint: Constraint, vocabulary: llguidance.LLTokenizer) -> llguidance.LLMatcher:
@@ -161,23 +256,26 @@ class GrammarCompiler:
             raise _bad_grammar(param, matcher.get_error())
         return matcher
 
+    def _read_words(self) -> Vocabulary:
+        """The vocabulary; only while ``_reading`` is held."""
+        if self._words is None:
+            self._words = Vocabulary(self._tokenizer)
+        return self._words
+
     def _read_vocabulary(self, param: str) -> llguidance.LLTokenizer:
         with self._reading:
             if self._vocabulary is None:
-                tokenizer = self._tokenizer
-                if not tokenizer.end_ids:
+                if not self._tokenizer.end_ids:
                     raise InvalidRequest(
                         f"'{param}' cannot be honoured: the model has no token that ends an answer.",
                         code="unsupported_value",
                         param=param,
                     )
-                barred = [
-                    token_id
-                    for token_id in range(tokenizer.vocab_size)
-                    if token_id not in tokenizer.end_ids and not tokenizer.token_bytes(token_id)
-                ]
-                self._barred_ids = np.array(barred, dtype=np.intp)
-                self._vocabulary = llguidance_tokenizer(tokenizer)
+                words = self._read_words()
+                self._barred_ids = np.setdiff1d(
+                    np.array(words.special_token_ids, dtype=np.intp), self._end_ids
+                )
+                self._vocabulary = llguidance_tokenizer(words)
             return self._vocabulary
 
     def _on_deep_stack(self, work: Callable[[], Result]) -> Result:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from stretto.errors import InvalidRequest
@@ -20,8 +21,24 @@ Try = Callable[[dict[str, Any]], str]
 """Compiles a schema; the error, or an empty text."""
 
 
-def explain(schema: dict[str, Any], error: str, attempt: Try, param: str) -> InvalidRequest:
-    """The refusal for a schema that does not compile, with the place of the smallest part that fails in the same way.
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a schema does not compile.
+
+    Attributes:
+        path, keyword: the place: a schema in it, and the keyword of that, where one is to blame.
+        error: the refusal.
+        unsatisfiable: no value can match the schema, however lenient the compiler were.
+    """
+
+    path: Path
+    keyword: str | None
+    error: InvalidRequest
+    unsatisfiable: bool = False
+
+
+def find_fault(schema: dict[str, Any], error: str, attempt: Try, param: str) -> Fault:
+    """The place of the smallest part of a schema that fails in the same way.
 
     Args:
         schema: as it was compiled.
@@ -35,21 +52,26 @@ def explain(schema: dict[str, Any], error: str, attempt: Try, param: str) -> Inv
     if reference:
         return _bad_reference(schema, reference[1], reference[2], param)
     path, node = _smallest(schema, error, attempt)
+
+    def not_supported(keyword: str | None, reason: str) -> Fault:
+        return Fault(path, keyword, unsupported(param, path, keyword, reason))
+
     unimplemented = re.match(r"Unimplemented keys: \[(.*)\]", error)
     if unimplemented:
         listed = re.findall(r'"([^"]+)"', unimplemented[1])
         named = [key for key in listed if key in node]
         keyword = named[0] if named else None
-        return unsupported(param, path, keyword, f"the keyword '{keyword or listed[0]}' is not supported")
+        return not_supported(keyword, f"the keyword '{keyword or listed[0]}' is not supported")
     if error.startswith("Unsatisfiable schema"):
-        return invalid(param, path, None, f"no value can match it ({reason.partition(': ')[2] or reason})")
+        refusal = invalid(param, path, None, f"no value can match it ({reason.partition(': ')[2] or reason})")
+        return Fault(path, None, refusal, unsatisfiable=True)
     if error.startswith("oneOf"):
-        return unsupported(param, path, "oneOf", "its alternatives could match the same value; say 'anyOf'")
+        return not_supported("oneOf", "its alternatives could match the same value; say 'anyOf'")
     for beginning, keywords in _KEYWORDS:
         if error.startswith(beginning):
             found = [keyword for keyword in keywords if keyword in node]
-            return unsupported(param, path, found[0] if found else None, reason)
-    return unsupported(param, path, None, reason)
+            return not_supported(found[0] if found else None, reason)
+    return not_supported(None, reason)
 
 
 _KEYWORDS = (
@@ -72,17 +94,19 @@ def _core(error: str) -> str:
     return error.partition("\n  while processing")[0]
 
 
-def _bad_reference(schema: dict[str, Any], kind: str, target: str, param: str) -> InvalidRequest:
+def _bad_reference(schema: dict[str, Any], kind: str, target: str, param: str) -> Fault:
     where: Path = ()
     for path, node in walk(schema):
         if target in str(node.get("$ref", "")):
             where = path
             break
     if kind == "Pointer":
-        return invalid(param, where, "$ref", f"{clipped(target)} is nowhere in the schema")
-    return unsupported(
-        param, where, "$ref", f"{clipped(target)} is outside the schema, and nothing is fetched"
-    )
+        refusal = invalid(param, where, "$ref", f"{clipped(target)} is nowhere in the schema")
+    else:
+        refusal = unsupported(
+            param, where, "$ref", f"{clipped(target)} is outside the schema, and nothing is fetched"
+        )
+    return Fault(where, "$ref", refusal)
 
 
 def _smallest(schema: dict[str, Any], error: str, attempt: Try) -> tuple[Path, dict[str, Any]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import llguidance
 import numpy as np
 import numpy.typing as npt
@@ -65,6 +67,13 @@ class GrammarFollower:
             return
         self._matcher.consume_token(token_id)
         self._check()
+
+    def begin(self, token_ids: Sequence[int]) -> bool:
+        """Go on by tokens that somebody else chose, at the beginning; False, and of no use any more, when the grammar does not allow them.
+
+        ``allowed`` may leave out tokens that spell forced text in an unusual way; here any spelling will do.
+        """
+        return int(self._matcher.try_consume_tokens(list(token_ids))) == len(token_ids)
 
     def _check(self) -> None:
         if not self._matcher.is_error():

@@ -6,14 +6,38 @@ import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from stretto.conversation import PromptEcho, TextAssembler
-from stretto.conversation.events import Done, Event, Finish, Usage
+from stretto.conversation.events import Done, Event, Finish, TextDelta, ToolCallDelta, ToolCallStart, Usage
 from stretto.conversation.messages import Request
 from stretto.engine import CacheMiss, Generation, Outcome, Phase, Update
 from stretto.errors import EngineError, RequestCancelled, StrettoError
+
+
+@dataclass(slots=True)
+class Said:
+    """What an answer was, for when it comes back.
+
+    Attributes:
+        token_ids: as they were drawn, without an end token.
+        text, calls: what its reader got of them.
+    """
+
+    token_ids: list[int] = field(default_factory=list)
+    text: str = ""
+    calls: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, event: Event) -> None:
+        """Take note of an event."""
+        if isinstance(event, TextDelta):
+            self.text += event.text
+        elif isinstance(event, ToolCallStart):
+            self.calls.append((event.name, ""))
+        elif isinstance(event, ToolCallDelta):
+            name, arguments = self.calls[-1]
+            self.calls[-1] = name, arguments + event.arguments
 
 
 class Choice:
@@ -25,6 +49,7 @@ class Choice:
         self.ended = False
         self.failure: StrettoError | None = None
         self.completion_tokens = 0
+        self.said = Said()
         self._assembler = assembler
         self._echo = echo
         self._logprob_sum = 0.0
@@ -54,6 +79,7 @@ class Choice:
             self.outcome = outcome
             if outcome.reason == "stop" and tokens:
                 tokens = tokens[:-1]  # the end token is counted, but is no text
+        self.said.token_ids += [token.id for token in tokens]
         events = echoed + self._assembler.push(tokens)
         if self._assembler.stopped is not None:
             self.completion_tokens = self._assembler.counted_tokens
@@ -72,7 +98,15 @@ class Choice:
                     if outcome.phase is Phase.CANCELLED
                     else EngineError("The sequence failed for an unknown reason.")
                 )
+        for event in events:
+            self.said.add(event)
         return events
+
+    @property
+    def said_whole(self) -> bool:
+        """Whether its reader got all that it said. What a stop string cut off is not to come back."""
+        finished = self.outcome is not None and self.outcome.phase is Phase.FINISHED
+        return self.ended and finished and self._assembler.stopped is None
 
 
 class Listener(Protocol):
@@ -122,6 +156,7 @@ class Answer:
         clock: monotonic seconds.
         cache_block_tokens: tokens of a block of the prefix cache, or 0 where there is none.
         echo: makes what begins the choice with an index, where answers begin with their prompt.
+        remember: called with each answer that its reader got whole.
     """
 
     def __init__(
@@ -136,6 +171,7 @@ class Answer:
         cache_block_tokens: int = 0,
         echo: Callable[[int], PromptEcho | None] = lambda index: None,
         settle: Callable[[Usage], Awaitable[Usage]] | None = None,
+        remember: Callable[[Said], None] | None = None,
     ) -> None:
         self.request = request
         self.prompt_tokens = progress.prompt_tokens
@@ -152,6 +188,7 @@ class Answer:
         self._on_phase = on_phase
         self._clock = clock
         self._cache_block_tokens = cache_block_tokens
+        self._remember = remember
         self._settle = settle
         self._settled: Usage | None = None
         self._reuse: dict[int, dict[str, tuple[int, CacheMiss | None]]] = {}  # by the prompt's place
@@ -213,6 +250,8 @@ class Answer:
                 listener.hear(event)
             self._pending.append(event)
         self.failure = self.failure or choice.failure
+        if choice.said_whole and self._remember is not None:
+            self._remember(choice.said)
         if choice.ended and choice.outcome is None:
             self._generation.cancel(update.id)
 

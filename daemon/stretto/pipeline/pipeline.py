@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 
 import trio
 
@@ -17,20 +18,20 @@ from stretto._version import __version__
 from stretto.conversation import (
     AnswerFormat,
     ChatTemplate,
-    TextAssembler,
+    RecentTurns,
     Tokenizer,
-    context_length_message,
-    encode_chat,
 )
 from stretto.conversation.messages import Request
 from stretto.engine import EngineClient, SequenceRequest, TokenConstraint
-from stretto.errors import ContextLengthExceeded, InvalidRequest, StrettoError, Unavailable
+from stretto.errors import InvalidRequest, StrettoError, Unavailable
 from stretto.grammar import GrammarCompiler
 from stretto.memory import SessionMemory
 from stretto.pipeline.admission import Admission
 from stretto.pipeline.answer import Answer, Progress, cancelled_error, sequence_id
 from stretto.pipeline.best_of import BestAnswer
 from stretto.pipeline.billing import Bill, Billing
+from stretto.pipeline.chat import Chat, ChatPrompt
+from stretto.pipeline.fitting import fitting_max_tokens
 from stretto.pipeline.health import Health, judge_health
 from stretto.pipeline.raw import RawPrompts
 from stretto.pipeline.remembering import Remembering
@@ -78,9 +79,8 @@ class Pipeline:
     ) -> None:
         self._engine = engine
         self._tokenizer = tokenizer
-        self._template = template
-        self._format = None if template is None else AnswerFormat.of(template, tokenizer, tool_dialect)
-        self.model = replace(model, capabilities=capabilities_of(self._format))
+        form = None if template is None else AnswerFormat.of(template, tokenizer, tool_dialect)
+        self.model = replace(model, capabilities=capabilities_of(form))
         self._admission = admission
         self._log = log
         self._billing = billing or Billing()
@@ -89,7 +89,17 @@ class Pipeline:
         self._cache_block_tokens = cache_block_tokens
         self._remembering = Remembering(memory, model.context_tokens, default_max_tokens)
         self._render_limiter = trio.CapacityLimiter(render_threads)
-        self._grammars = GrammarCompiler(tokenizer)
+        self._grammars = GrammarCompiler(tokenizer, marks=None if form is None else form.marks)
+        self._chat = None
+        if template is not None and form is not None:
+            self._chat = Chat(
+                template,
+                tokenizer,
+                self._grammars,
+                form,
+                context_tokens=model.context_tokens,
+                turns=RecentTurns() if cache_block_tokens else None,
+            )
         self._compile_limiter = trio.CapacityLimiter(render_threads)
         self.tokens = Tokens(tokenizer, self._prompt_ids)
         self._clock = clock
@@ -151,26 +161,20 @@ class Pipeline:
         return len(await self._prompt_ids(request))
 
     async def _prompt_ids(self, request: Request) -> Sequence[int]:
-        return (await self._prompt(request))[0]
+        return (await self._prompt(self._chat_model(), request)).ids
 
-    async def _prompt(self, request: Request) -> tuple[list[int], AnswerFormat]:
-        """The prompt, and the form that its answer will have."""
-        if self._template is None or self._format is None:
+    def _chat_model(self) -> Chat:
+        if self._chat is None:
             raise InvalidRequest(
                 f"The model '{self.model.id}' has no chat template, so it cannot be given messages.",
                 code="template_error",
                 param="messages",
                 remedy="Start the daemon with --chat-template FILE, or serve an instruction-tuned model.",
             )
-        form = self._format
-        prompt_ids = await trio.to_thread.run_sync(
-            encode_chat,
-            self._template,
-            self._tokenizer,
-            form.prepared(request),
-            limiter=self._render_limiter,
-        )
-        return prompt_ids, form
+        return self._chat
+
+    async def _prompt(self, chat: Chat, request: Request) -> ChatPrompt:
+        return await trio.to_thread.run_sync(chat.prompt, request, limiter=self._render_limiter)
 
     async def _start_raw(self, request: Request, progress: Progress, bill: Bill) -> Answer:
         """Start on prompts that no template renders."""
@@ -216,59 +220,67 @@ class Pipeline:
         if request.prompts:
             return await self._start_raw(request, progress, bill)
 
-        async def render(asked: Request) -> list[int]:
-            return (await self._prompt(asked))[0]
+        chat = self._chat_model()
+        prompts: list[ChatPrompt] = []
 
-        prompt = await self._remembering.prompt(request, render)
-        prompt_ids, form = prompt.ids, self._format
-        assert form is not None  # there would be no prompt
+        async def render(asked: Request) -> list[int]:
+            prompts.append(await self._prompt(chat, asked))
+            return list(prompts[-1].ids)
+
+        remembered = await self._remembering.prompt(request, render)
+        prompt = prompts[-1]  # which is the one that was chosen
         if progress.cancel_requested:
             raise cancelled_error()
-        max_tokens = self._fit(len(prompt_ids), request)
-        constraints = await self._constraints(request)
-        (max_tokens,) = await bill.reserve(len(prompt_ids), [max_tokens])
+        max_tokens = self._fit(len(prompt.ids), request)
+        constraints = await self._chat_constraints(chat, request, prompt)
+        (max_tokens,) = await bill.reserve(len(prompt.ids), [max_tokens])
         if progress.cancel_requested:
             raise cancelled_error()
-        self._queue(progress, [len(prompt_ids)], max_tokens=max_tokens)
+        self._queue(progress, [len(prompt.ids)], max_tokens=max_tokens)
         generation = self._engine.submit(
             *(
                 SequenceRequest(
                     id=sequence_id(request.id, index),
-                    prompt_ids=prompt_ids,
+                    prompt_ids=prompt.ids,
                     sampling=request.sampling_of(index),
                     max_tokens=max_tokens,
-                    end_token_ids=frozenset() if request.ignore_eos else form.end_ids(self._tokenizer),
+                    end_token_ids=frozenset() if request.ignore_eos else chat.end_ids,
                     logprobs=request.logprobs,
                     constraint=constraints[index],
                 )
                 for index in range(request.n)
             )
         )
-        opened = form.opens_reasoning(prompt_ids, self._tokenizer)
-
-        def assembler(index: int) -> TextAssembler:
-            return TextAssembler(
-                self._tokenizer,
-                index=index,
-                stop=request.stop,
-                logprobs=request.logprobs is not None,
-                channels=form.channels(request, opened=opened),
-                marks=form.marks,
-            )
-
         answer = Answer(
             request,
             generation,
-            assembler,
+            partial(chat.assembler, request, prompt),
             progress,
             self._log_phase,
             self._clock,
             cache_block_tokens=self._cache_block_tokens,
             settle=bill.settle,
+            remember=partial(chat.remember, prompt),
         )
-        self._remembering.attend(request, answer, prompt)
+        self._remembering.attend(request, answer, remembered)
         bill.tell(answer.headers)
         return answer
+
+    async def _chat_constraints(
+        self, chat: Chat, request: Request, prompt: ChatPrompt
+    ) -> Sequence[TokenConstraint | None]:
+        """One constraint for each answer, each at its beginning."""
+        rules = chat.rules(request)
+        if rules.free:
+            return [None] * request.n
+        return await trio.to_thread.run_sync(
+            chat.constraints,
+            rules,
+            prompt,
+            request.n,
+            abandon_on_cancel=True,
+            limiter=self._compile_limiter,
+        )
 
     async def _constraints(self, request: Request) -> Sequence[TokenConstraint | None]:
         """One constraint for each answer, each at its beginning."""
@@ -281,23 +293,7 @@ class Pipeline:
         return [grammar.follow() for _ in range(request.sequences)]
 
     def _fit(self, prompt_tokens: int, request: Request) -> int:
-        """Tokens the answer may have. Never cuts the prompt, nor, unless it lets us, what a request asked for by name."""
-        limit, asked = self.model.context_tokens, request.max_tokens
-        left = limit - prompt_tokens
-        if asked is not None and request.lower_max_tokens:
-            asked = min(asked, max(left, 1))
-        least = 0 if asked == 0 else 1
-        if left < least or (asked is not None and asked > left):
-            source = "prompt" if request.prompts else "messages"
-            raise ContextLengthExceeded(
-                context_length_message(limit, prompt_tokens, asked if left >= least else None, source),
-                limit_tokens=limit,
-                prompt_tokens=prompt_tokens,
-                param=source if left < least else "max_tokens",
-            )
-        if asked is not None:
-            return asked
-        return left if self._default_max_tokens is None else min(left, self._default_max_tokens)
+        return fitting_max_tokens(request, prompt_tokens, self.model.context_tokens, self._default_max_tokens)
 
     # What others may see and do ------------------------------------------------------------------------------------
 
@@ -355,6 +351,7 @@ class Pipeline:
             "admission": self._admission.stats(),
             "engine": asdict(self._engine.stats()),
             "grammars": self._grammars.stats(),
+            **({} if self._chat is None else {"chat": self._chat.stats()}),
             "tokens": self.tokens.stats(),
             "requests": len(self._live),
             **{name: source() for name, source in self._reports.items()},

@@ -97,6 +97,17 @@ class Settings:
         MODEL,
         unset="the model's own template",
     )
+    tool_dialect: str = setting(
+        "auto",
+        Choice(
+            (
+                "auto", "hermes", "llama3", "mistral", "mistral-args", "gemma4", "qwen3-coder", "deepseek", "deepseek-v31", "json",
+            )
+        ),
+        "How the model writes calls of functions. auto goes by the chat template; json is for models whose template knows no functions: "
+        "they are told of them in the system message.",
+        MODEL,
+    )  # fmt: skip
     backend: str = setting(
         "auto",
         Choice(("auto", "native", "torch", "echo")),

@@ -49,6 +49,8 @@ def _read_one(scanner: Scanner) -> Steps[None]:
     scanner.commit()
 
 
+_FENCED = f"\n{_FENCE}json\n"
+
 DEEPSEEK = ToolDialect(
     "deepseek",
     (_ALL, f"{_FENCE}json"),
@@ -56,12 +58,15 @@ DEEPSEEK = ToolDialect(
     Syntax(
         first=_ALL,
         before=f"{_ONE}function{_SEP}",
-        middle=f"\n{_FENCE}json\n",
+        middle=_FENCED,
         after=f"\n{_FENCE}{_ONE_END}",
         between="\n",
         last=_ALL_END,
     ),
     _read,
+    variants=(
+        Syntax(before=f"{_ONE}function{_SEP}", middle=_FENCED, after=f"\n{_FENCE}{_ONE_END}", between="\n"),
+    ),
 )
 DEEPSEEK_V31 = ToolDialect(
     "deepseek-v31",
@@ -69,4 +74,5 @@ DEEPSEEK_V31 = ToolDialect(
     (_ALL, _ONE),
     Syntax(first=_ALL, before=_ONE, middle=_SEP, after=_ONE_END, last=_ALL_END),
     _read,
+    variants=(Syntax(before=_ONE, middle=_SEP, after=_ONE_END),),
 )

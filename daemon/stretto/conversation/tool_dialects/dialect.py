@@ -48,6 +48,7 @@ class ToolDialect:
         name: what the setting calls it.
         signs: texts of which a template for this dialect has all.
         openers: texts with which calls may begin, anywhere in an answer.
+        variants: other ways to write calls, which a model may choose by itself.
         leading: texts with which calls may begin only where nothing was said before.
         syntax: how calls are written when the daemon decides it.
         read: see ReadCalls; more lenient than ``syntax``.
@@ -62,16 +63,17 @@ class ToolDialect:
     syntax: Syntax
     read: ReadCalls
     leading: tuple[str, ...] = ()
+    variants: tuple[Syntax, ...] = ()
     described: bool = False
     id_chars: int | None = None
     marks: tuple[str, ...] = ()
 
-    def triggers(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """The texts after which an answer has begun to call one of these functions, and can only go on with that."""
+    def leading_triggers(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """The texts with which an answer that begins with one calls one of these functions. ``leading`` alone may begin other text."""
         if not self.leading:
-            return self.openers
+            return ()
         beginning = self.syntax.first + self.syntax.before
-        return self.openers + tuple(beginning + name + self.syntax.middle[:1] for name in names)
+        return tuple(beginning + name + self.syntax.middle[:1] for name in names)
 
     def write(self, name: str, arguments: str) -> str:
         """A call as the model would write it alone; for JSON dialects.
@@ -106,9 +108,13 @@ def json_types(schema: Any, root: Mapping[str, Any]) -> frozenset[str] | None:
         return frozenset(map(_type_of, values))
     for keyword in ("anyOf", "oneOf"):
         branches = schema.get(keyword)
-        if isinstance(branches, list):
+        if isinstance(branches, list) and branches:
             types = [json_types(branch, root) for branch in branches]
             return None if None in types else frozenset().union(*filter(None, types))
+    branches = schema.get("allOf")
+    if isinstance(branches, list):
+        known = [kinds for branch in branches if (kinds := json_types(branch, root)) is not None]
+        return frozenset.intersection(*known) if known else None
     return None
 
 

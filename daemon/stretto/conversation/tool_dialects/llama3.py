@@ -34,4 +34,5 @@ LLAMA3 = ToolDialect(
     Syntax(before='{"name": "', middle='", "parameters": ', after="}", between="; "),
     _read,
     leading=("{",),
+    variants=(Syntax(first=_TAG, before='{"name": "', middle='", "parameters": ', after="}", between="; "),),
 )

@@ -44,14 +44,18 @@ def _read_named(scanner: Scanner) -> Steps[None]:
     yield from scanner.arguments()
 
 
+_LISTED = Syntax(
+    first=f"{_OPEN}[", before='{"name": "', middle='", "arguments": ', after="}", between=", ", last="]"
+)
+_NAMED = Syntax(before=_OPEN, middle=_ARGS, after="")
+
 MISTRAL = ToolDialect(
     "mistral",
     (_OPEN,),
     (_OPEN,),
-    Syntax(
-        first=f"{_OPEN}[", before='{"name": "', middle='", "arguments": ', after="}", between=", ", last="]"
-    ),
+    _LISTED,
     _read,
+    variants=(_NAMED, Syntax(before=_OPEN, middle="", after="")),
     id_chars=_ID_CHARS,
     marks=(_CALL_ID, _ARGS),
 )
@@ -59,8 +63,9 @@ MISTRAL_ARGS = ToolDialect(
     "mistral-args",
     (_OPEN, _ARGS),
     (_OPEN,),
-    Syntax(before=_OPEN, middle=_ARGS, after=""),
+    _NAMED,
     _read,
+    variants=(Syntax(before=_OPEN, middle="", after=""), _LISTED),
     id_chars=_ID_CHARS,
     marks=(_CALL_ID, _ARGS),
 )

@@ -92,4 +92,5 @@ QWEN3_CODER = ToolDialect(
         arguments="xml",
     ),
     _read,
+    variants=(Syntax(before=_FUNCTION, middle=">\n", after=_FUNCTION_END, between="\n", arguments="xml"),),
 )
