@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from stretto.api import public_app
 from stretto.backends.echo import EchoTokenizer
 from stretto.pipeline import Tokens
+from support.ledger_books import open_books
 from support.serving_pipeline import FakePipeline, echo_prompt
 from support.serving_server import RunningServer, post, running
 
@@ -145,3 +147,10 @@ async def test_the_key_is_asked_for() -> None:
         for target, document in (("/tokenize", {"prompt": "a"}), ("/detokenize", {"tokens": []})):
             assert (await ask(server, target, document))[0] == 401
             assert (await ask(server, target, document, "Authorization: Bearer k"))[0] == 200
+
+
+async def test_a_key_of_the_ledger_is_asked_for(tmp_path: Path) -> None:
+    async with open_books(tmp_path) as (ledger, _), serving(ledger=ledger) as server:
+        for target, document in (("/tokenize", {"prompt": "a"}), ("/detokenize", {"tokens": []})):
+            status, reply = await ask(server, target, document)
+            assert (status, reply["error"]["code"]) == (401, "invalid_api_key")

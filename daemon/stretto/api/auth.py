@@ -8,7 +8,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stretto.errors import AuthenticationError
 
-_GUARDED = ("/v1/", "/tokenize/", "/detokenize/")
+GUARDED = ("/v1/", "/tokenize/", "/detokenize/")
+"""What the beginnings of paths are that a key is asked for."""
 
 
 class BearerGuard:
@@ -30,7 +31,7 @@ class BearerGuard:
         Raises:
             AuthenticationError: there is no key in the request, or a wrong one.
         """
-        if self._key is not None and f"{scope['path']}/".startswith(_GUARDED):
+        if self._key is not None and f"{scope['path']}/".startswith(GUARDED):
             self._check(scope)
         await self._app(scope, receive, send)
 

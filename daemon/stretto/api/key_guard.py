@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from stretto.api.auth import given_key
+from stretto.api.auth import GUARDED, given_key
 from stretto.errors import AuthenticationError
 from stretto.ledger import Ledger
 
@@ -12,7 +12,7 @@ _ADMIN = "/admin/credits/"
 
 
 class KeyGuard:
-    """Ask for a key below ``/v1`` and for the admin token below ``/admin/credits``; everything else is open.
+    """Ask for a key below ``/v1`` and for tokens, and for the admin token below ``/admin/credits``; everything else is open.
 
     The name of the key goes into the scope's state as ``tenant``; the key itself goes nowhere.
 
@@ -35,7 +35,7 @@ class KeyGuard:
             AuthenticationError: there is no key or token in the request, or a wrong one.
         """
         path = f"{scope['path']}/"
-        if path.startswith("/v1/"):
+        if path.startswith(GUARDED):
             given = given_key(scope)
             if given or not self._trusted:
                 scope["state"]["tenant"] = self._ledger.authenticate(given).name
