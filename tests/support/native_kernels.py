@@ -48,23 +48,32 @@ def make_matrix(library: Library, encoding: str, rows: int, columns: int, seed: 
 
 
 def multiply(
-    library: Library, kernels: str, packed: PackedMatrix, x: FloatArray, bias: FloatArray | None = None
+    library: Library,
+    kernels: str,
+    packed: PackedMatrix,
+    x: FloatArray,
+    bias: FloatArray | None = None,
+    *,
+    fine: bool = False,
 ) -> FloatArray:
     """[rows, columns] to [rows, matrix rows]."""
     out = np.full((x.shape[0], packed.matrix.rows), np.nan, dtype=np.float32)
     done = library.call.stretto_multiply(
         kernels.encode(), ctypes.byref(packed.matrix), address(x), x.shape[0],
-        None if bias is None else address(bias), address(out),
+        None if bias is None else address(bias), int(fine), address(out),
     )  # fmt: skip
     assert done == 1
     return out
 
 
-def quantised_activations(x: FloatArray) -> FloatArray:
-    """What 8-bit activations in groups of 32 stand for, computed in float64 by the definition."""
+def quantised_activations(x: FloatArray, *, fine: bool = False) -> FloatArray:
+    """What 8-bit activations in groups of 32 stand for, or those with a second plane, computed in float64 by the definition."""
     groups = x.astype(np.float64).reshape(*x.shape[:-1], -1, 32)
     scale = np.abs(groups).max(-1, keepdims=True) / 127
-    steps = np.rint(np.divide(groups, scale, out=np.zeros_like(groups), where=scale > 0))
+    exact = np.divide(groups, scale, out=np.zeros_like(groups), where=scale > 0)
+    steps = np.rint(exact)
+    if fine:
+        steps += np.rint((exact - steps) * 254) / 254
     result: FloatArray = (steps * scale).reshape(x.shape).astype(np.float32)
     return result
 

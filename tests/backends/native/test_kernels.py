@@ -45,7 +45,8 @@ def test_a_row_dequantises_exactly(encoding: str) -> None:
 
 @pytest.mark.parametrize("kernels", INSTRUCTION_SETS)
 @pytest.mark.parametrize("encoding", ENCODING_NUMBERS)
-def test_products_equal_torch(kernels: str, encoding: str) -> None:
+@pytest.mark.parametrize("fine", [False, True], ids=["8bit", "fine"])
+def test_products_equal_torch(kernels: str, encoding: str, fine: bool) -> None:
     """With the activations that the kernel stands for, only the order of float32 sums is left to differ."""
     block = BLOCK_VALUES[encoding]
     for number, (columns, width) in enumerate([(max(block, 32), 1), (3 * max(block, 32), 37), (256, 48)]):
@@ -55,11 +56,11 @@ def test_products_equal_torch(kernels: str, encoding: str) -> None:
         bias = rng.normal(size=width).astype(np.float32) if number else None
         for rows in (1, 2, 7, 17):
             x = (rng.normal(size=(rows, columns)) * 10.0 ** rng.integers(-3, 3)).astype(np.float32)
-            seen = x if encoding in PLAIN else quantised_activations(x)
+            seen = x if encoding in PLAIN else quantised_activations(x, fine=fine)
             expected = torch.from_numpy(seen).double() @ torch.from_numpy(packed.dense).double().T
             if bias is not None:
                 expected += torch.from_numpy(bias)
-            out = multiply(LIBRARY, kernels, packed, x, bias)
+            out = multiply(LIBRARY, kernels, packed, x, bias, fine=fine)
             scale = np.abs(seen).max() * np.abs(packed.dense).max() * columns**0.5
             np.testing.assert_allclose(out, expected.numpy(), rtol=1e-5, atol=float(scale) * 2e-6)
 
@@ -76,20 +77,33 @@ def test_extreme_values_do_not_overflow(kernels: str) -> None:
 
 
 @pytest.mark.parametrize("kernels", INSTRUCTION_SETS)
-def test_activations_are_quantised_by_the_definition(kernels: str) -> None:
+def test_a_second_plane_leaves_a_hundredth_of_the_rounding(kernels: str) -> None:
+    packed = make_matrix(LIBRARY, "Q4_1", 48, 512)
+    x = np.random.default_rng(0).normal(size=(5, 512)).astype(np.float32)
+    exact = x.astype(np.float64) @ packed.dense.astype(np.float64).T
+    rough, close = (
+        np.abs(multiply(LIBRARY, kernels, packed, x, fine=fine) - exact).max() for fine in (False, True)
+    )
+    assert close < rough / 100
+
+
+@pytest.mark.parametrize("kernels", INSTRUCTION_SETS)
+@pytest.mark.parametrize("fine", [False, True], ids=["8bit", "fine"])
+def test_activations_are_quantised_by_the_definition(kernels: str, fine: bool) -> None:
     rng = np.random.default_rng(0)
     x = (rng.normal(size=(6, 96)) * np.array([[1e-32], [1e-20], [1.0], [0.0], [1e4], [1e20]])).astype(
         np.float32
     )
-    values = np.empty(x.shape, dtype=np.int8)
+    values, rest = np.empty(x.shape, dtype=np.int8), np.zeros(x.shape, dtype=np.int8)
     scales, sums = (np.empty((6, 3), dtype=np.float32) for _ in range(2))
     halves = np.empty((6, 6), dtype=np.float32)
     LIBRARY.call.stretto_quantise(
-        kernels.encode(), address(x), x.size, address(values), address(scales), address(sums), address(halves)
-    )
-    expected = quantised_activations(x)
+        kernels.encode(), address(x), x.size, address(values), address(rest) if fine else None,
+        address(scales), address(sums), address(halves),
+    )  # fmt: skip
+    expected = quantised_activations(x, fine=fine)
     expected[0] = 0  # beside anything else these are zeros; their scale has no inverse in float32
-    seen = values.reshape(6, 3, 32) * scales[:, :, None]
+    seen = (values + rest / np.float32(254)).reshape(6, 3, 32) * scales[:, :, None]
     np.testing.assert_allclose(seen.reshape(x.shape)[1:], expected[1:], rtol=1e-5, atol=0)
     assert not values[0].any()
     for row in range(6):

@@ -158,8 +158,8 @@ _SIGNATURES: tuple[tuple[str, object, tuple[object, ...]], ...] = (
     ("stretto_norm", c_int, (c_char_p, c_void_p, c_void_p, c_int, c_float, c_void_p)),
     ("stretto_gate", c_int, (c_char_p, c_void_p, c_void_p, c_int, c_void_p)),
     ("stretto_attend", c_int, (c_char_p, POINTER(Attention))),
-    ("stretto_quantise", c_int, (c_char_p, c_void_p, c_int, c_void_p, c_void_p, c_void_p, c_void_p)),
-    ("stretto_multiply", c_int, (c_char_p, POINTER(Matrix), c_void_p, c_int, c_void_p, c_void_p)),
+    ("stretto_quantise", c_int, (c_char_p, c_void_p, c_int, *(c_void_p,) * 5)),
+    ("stretto_multiply", c_int, (c_char_p, POINTER(Matrix), c_void_p, c_int, c_void_p, c_int, c_void_p)),
 )
 _STRUCTURES = (Matrix, Op, Plan, Cache, Batch, Attention)
 

@@ -90,29 +90,33 @@ API int stretto_attend(const char *kernels, Attention *attention) {
     return found && attention->scratch;
 }
 
-API int stretto_quantise(const char *kernels, const float *x, int columns, int8_t *values, float *scales, float *sums,
-                         float *halves) {
+API int stretto_quantise(const char *kernels, const float *x, int columns, int8_t *values, int8_t *fine, float *scales,
+                         float *sums, float *halves) {
     const Kernels *found = find_kernels(kernels);
-    if (found) found->quantise(x, columns, values, scales, sums, halves);
+    if (found) found->quantise(x, columns, values, fine, scales, sums, halves);
     return found != NULL;
 }
 
-// out [rows][matrix rows] = x [rows][columns] times the matrix's rows, plus bias.
-API int stretto_multiply(const char *kernels, const Matrix *matrix, const float *x, int rows, const float *bias, float *out) {
+// out [rows][matrix rows] = x [rows][columns] times the matrix's rows, plus bias; `fine` as FLAG_FINE.
+API int stretto_multiply(const char *kernels, const Matrix *matrix, const float *x, int rows, const float *bias, int fine,
+                         float *out) {
     const Kernels *found = find_kernels(kernels);
     const size_t values = (size_t)rows * (size_t)matrix->columns;
     Activations quantised = {
-        matrix->columns, malloc(values), malloc(values / GROUP * 4 + 4), malloc(values / GROUP * 4 + 4),
-        malloc(values / PANEL * 4 + 4)};
-    const int ready = found && quantised.values && quantised.scales && quantised.sums && quantised.halves;
+        matrix->columns, malloc(values), fine ? malloc(values) : NULL, malloc(values / GROUP * 4 + 4),
+        malloc(values / GROUP * 4 + 4), malloc(values / PANEL * 4 + 4)};
+    const int ready = found && quantised.values && (quantised.fine || !fine) && quantised.scales && quantised.sums &&
+                      quantised.halves;
     if (ready) {
         if (bits_of(matrix->encoding))
-            found->quantise(x, (int)values, quantised.values, quantised.scales, quantised.sums, quantised.halves);
+            found->quantise(x, (int)values, quantised.values, quantised.fine, quantised.scales, quantised.sums,
+                            quantised.halves);
         const Product product = {.quantised = &quantised, .plain = x, .rows = rows, .bias = bias, .out = out,
                                  .out_stride = (size_t)matrix->rows};
         for (int panel = 0; panel < matrix->panels; panel++) found->multiply(matrix, panel, &product);
     }
     free(quantised.values);
+    free(quantised.fine);
     free(quantised.scales);
     free(quantised.sums);
     free(quantised.halves);

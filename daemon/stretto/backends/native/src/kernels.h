@@ -7,11 +7,14 @@
 
 #include "matrix.h"
 
-// Rows of activations, quantised in groups of 32: value = scales[group] * values. Sums (of the values, times the
-// scale) undo the zero points of the weights; `halves` are the sums of 16, which Q6_K needs.
+// Rows of activations, quantised in groups of 32: value = scales[group] * (values + fine / FINE_STEPS). Without `fine` they
+// have 8 bits, with it nearly 16. Sums (of what the products see, times the scale) undo the zero points of the weights;
+// `halves` are the sums of 16, which Q6_K needs.
+enum { FINE_STEPS = 254 };
 typedef struct {
     int32_t columns;
     int8_t *values;   // [rows][columns]
+    int8_t *fine;     // the same, or NULL
     float *scales;    // [rows][columns / 32]
     float *sums;      // [rows][columns / 32]
     float *halves;    // [rows][columns / 16]
@@ -47,7 +50,8 @@ typedef struct {
 
 typedef struct {
     const char *name;
-    void (*quantise)(const float *x, int columns, int8_t *values, float *scales, float *sums, float *halves);
+    // `fine` may be NULL.
+    void (*quantise)(const float *x, int columns, int8_t *values, int8_t *fine, float *scales, float *sums, float *halves);
     void (*multiply)(const Matrix *matrix, int panel, const Product *product);
     void (*norm)(const float *x, const float *weight, int columns, float eps, float *out);
     void (*gate)(const float *gate, const float *up, int columns, float *out);

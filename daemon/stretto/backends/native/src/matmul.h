@@ -41,19 +41,32 @@ LANE void add_group(const int encoding, const int count, const Matrix *m, size_t
     const int bits = bits_of(encoding), halves = encoding == Q6_K ? 2 : 1, quads = 8 / halves;
     const size_t columns = (size_t)x->columns, groups = columns / GROUP;
     for (int half = 0; half < halves; half++) {
-        // Few rows: two chains of dependent products instead of one.
-        Ints even[8], odd[8];
+        Floats products[8];
 #pragma GCC unroll 8
-        for (int i = 0; i < count; i++) even[i] = odd[i] = i_zero();
+        for (int i = 0; i < count; i++) products[i] = f_set(0);
+        Floats step = f_set(1.0f);
+        // The second plane finds the weights in the first-level cache.
+        for (const int8_t *plane = x->values; plane; plane = plane == x->values ? x->fine : NULL) {
+            // Few rows: two chains of dependent products instead of one.
+            Ints even[8], odd[8];
 #pragma GCC unroll 8
-        for (int quad = half * quads; quad < (half + 1) * quads; quad++) {
-            const Bytes weights = load_quad(bits, values, quad);
+            for (int i = 0; i < count; i++) even[i] = odd[i] = i_zero();
+#pragma GCC unroll 8
+            for (int quad = half * quads; quad < (half + 1) * quads; quad++) {
+                const Bytes weights = load_quad(bits, values, quad);
+#pragma GCC unroll 8
+                for (int i = 0; i < count; i++) {
+                    const int8_t *at = plane + (row + (size_t)i) * columns + (size_t)(group * GROUP + quad * 4);
+                    Ints *sum = count <= 2 && quad & 1 ? &odd[i] : &even[i];
+                    *sum = bits == 8 ? i_dot8(*sum, weights, at) : i_dot(*sum, weights, at);
+                }
+            }
 #pragma GCC unroll 8
             for (int i = 0; i < count; i++) {
-                const int8_t *at = x->values + (row + (size_t)i) * columns + (size_t)(group * GROUP + quad * 4);
-                Ints *sum = count <= 2 && quad & 1 ? &odd[i] : &even[i];
-                *sum = bits == 8 ? i_dot8(*sum, weights, at) : i_dot(*sum, weights, at);
+                const Floats whole = f_ints(count <= 2 ? i_add(even[i], odd[i]) : even[i]);
+                products[i] = f_fma(whole, step, products[i]);
             }
+            step = f_set(1.0f / FINE_STEPS);
         }
         const Floats scale = load_scale(encoding, m, panel, group, half);
         const Floats offset = has_offsets(encoding) ? load_offset(encoding, m, panel, group) : f_set(0);
@@ -61,8 +74,7 @@ LANE void add_group(const int encoding, const int count, const Matrix *m, size_t
 #pragma GCC unroll 8
         for (int i = 0; i < count; i++) {
             const size_t at = (row + (size_t)i) * groups + (size_t)group;
-            const Ints whole = count <= 2 ? i_add(even[i], odd[i]) : even[i];
-            Floats part = f_mul(f_ints(whole), f_set(x->scales[at]));
+            Floats part = f_mul(products[i], f_set(x->scales[at]));
             const float *sum = halves == 2 ? x->halves + 2 * at + half : x->sums + at;
             if (zero_point(encoding) != 0) part = f_nfma(zero, f_set(*sum), part);
             sums[i] = f_fma(scale, part, sums[i]);

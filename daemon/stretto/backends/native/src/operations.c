@@ -11,11 +11,11 @@ static float *buffer_row(const Model *model, int buffer, int row) {
 }
 
 // Part of a row, from `first` on: columns are whole groups.
-static void quantise_part(Model *model, const float *x, int row, int width, int first, int columns) {
+static void quantise_part(Model *model, const Op *op, const float *x, int row, int width, int first, int columns) {
     Activations *to = &model->quantised;
     const size_t at = (size_t)row * (size_t)width + (size_t)first;
-    model->kernels->quantise(x, columns, to->values + at, to->scales + at / GROUP, to->sums + at / GROUP,
-                             to->halves + at / PANEL);
+    model->kernels->quantise(x, columns, to->values + at, op->flags & FLAG_FINE ? to->fine + at : NULL,
+                             to->scales + at / GROUP, to->sums + at / GROUP, to->halves + at / PANEL);
 }
 
 static void embed_row(Model *model, const Op *op, int row) {
@@ -34,12 +34,12 @@ static void norm_row(Model *model, const Op *op, int row) {
     const int width = model->widths[op->output];
     float *out = buffer_row(model, op->output, row);
     model->kernels->norm(buffer_row(model, op->input, row), op->vector, width, model->plan.eps, out);
-    if (op->flags & FLAG_QUANTISE) quantise_part(model, out, row, width, 0, width);
+    if (op->flags & FLAG_QUANTISE) quantise_part(model, op, out, row, width, 0, width);
 }
 
 static void quantise_row(Model *model, const Op *op, int row) {
     const int width = model->widths[op->input];
-    quantise_part(model, buffer_row(model, op->input, row), row, width, 0, width);
+    quantise_part(model, op, buffer_row(model, op->input, row), row, width, 0, width);
 }
 
 static uint16_t to_bf16(float value) {
@@ -166,7 +166,7 @@ static void gate_part(Model *model, const Op *op, int part) {
     const float *gates = buffer_row(model, op->input, row) + first;
     float *out = buffer_row(model, op->output, row) + first;
     model->kernels->gate(gates, gates + width, columns, out);
-    if (op->flags & FLAG_QUANTISE) quantise_part(model, out, row, width, first, columns);
+    if (op->flags & FLAG_QUANTISE) quantise_part(model, op, out, row, width, first, columns);
 }
 
 // Rows go in blocks whose activations stay in the second-level cache while all panels pass by.
@@ -189,6 +189,7 @@ static void multiply_piece(Model *model, const Op *op, int rows, int piece) {
     const int first = piece % t.strips * t.grain, last = first + t.grain < matrix->panels ? first + t.grain : matrix->panels;
     Activations x = model->quantised;
     x.columns = matrix->columns;
+    if (!(op->flags & FLAG_FINE)) x.fine = NULL;
     Product product = {.quantised = &x, .bias = op->vector, .accumulate = op->flags & FLAG_ACCUMULATE};
     if (!bits_of(matrix->encoding)) product.plain = model->buffers[op->input];
     product.out_stride = (size_t)(op->output == LOGITS ? model->plan.vocab : model->widths[op->output]);

@@ -17,16 +17,29 @@ LANE Floats f_exp(Floats x) {
     return f_mul(p, f_power2(n));
 }
 
-KERNEL void quantise(const float *x, int columns, int8_t *values, float *scales, float *sums, float *halves) {
+// What rounding left of x / scale, in steps of 1 / FINE_STEPS.
+LANE Floats f_rest(Floats x, Floats inverse, Floats rounded) {
+    const Floats rest = f_add(f_mul(x, inverse), f_mul(rounded, f_set(-1.0f)));
+    return f_round(f_mul(rest, f_set(FINE_STEPS)));
+}
+
+KERNEL void quantise(const float *x, int columns, int8_t *values, int8_t *fine, float *scales, float *sums, float *halves) {
     for (int group = 0; group < columns / GROUP; group++, x += GROUP, values += GROUP) {
         const Floats low = f_load(x), high = f_load(x + PANEL);
         const float most = f_highest(f_max(f_abs(low), f_abs(high)));
         const float scale = most / 127.0f;
         // A scale that has no finite inverse belongs to values that are zeros beside everything else.
         const Floats inverse = f_set(most > 1e-30f ? 127.0f / most : 0.0f);
-        const Floats a = f_round(f_mul(low, inverse)), b = f_round(f_mul(high, inverse));
+        Floats a = f_round(f_mul(low, inverse)), b = f_round(f_mul(high, inverse));
         f_store_int8(values, a);
         f_store_int8(values + PANEL, b);
+        if (fine) {
+            const Floats c = f_rest(low, inverse, a), d = f_rest(high, inverse, b);
+            f_store_int8(fine + group * GROUP, c);
+            f_store_int8(fine + group * GROUP + PANEL, d);
+            a = f_fma(c, f_set(1.0f / FINE_STEPS), a);
+            b = f_fma(d, f_set(1.0f / FINE_STEPS), b);
+        }
         scales[group] = scale;
         halves[2 * group] = scale * f_sum(a);
         halves[2 * group + 1] = scale * f_sum(b);

@@ -24,6 +24,7 @@ int room_for_rows(Model *model, int rows) {
     Activations *x = &model->quantised;
     done &= renew((void **)&model->rotations, n * (size_t)plan->rope_dims * sizeof(float));
     done &= renew((void **)&x->values, n * widest);
+    done &= renew((void **)&x->fine, n * widest);
     done &= renew((void **)&x->scales, n * widest / GROUP * sizeof(float));
     done &= renew((void **)&x->sums, n * widest / GROUP * sizeof(float));
     done &= renew((void **)&x->halves, n * widest / PANEL * sizeof(float));
@@ -33,7 +34,7 @@ int room_for_rows(Model *model, int rows) {
     done &= renew((void **)&model->tiles, n * sizeof(Tile));
     if (!done) return 0;
     model->rows_room = rows;
-    model->scratch_bytes = bytes + n * (widest + widest / 2 + (size_t)plan->rope_dims * sizeof(float));
+    model->scratch_bytes = bytes + n * (2 * widest + widest / 2 + (size_t)plan->rope_dims * sizeof(float));
     return 1;
 }
 
@@ -56,6 +57,7 @@ void free_scratch(Model *model) {
     free(model->buffers);
     free(model->rotations);
     free(model->quantised.values);
+    free(model->quantised.fine);
     free(model->quantised.scales);
     free(model->quantised.sums);
     free(model->quantised.halves);

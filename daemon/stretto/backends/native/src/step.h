@@ -13,6 +13,7 @@ enum OpFlag {
     FLAG_QUANTISE = 1,    // quantise what was written: integer products follow
     FLAG_ACCUMULATE = 2,  // add to the output
     FLAG_SYNC = 4,        // what comes next reads this output
+    FLAG_FINE = 8,        // of the quantising and of each product with it: activations of nearly 16 bits
 };
 enum { LOGITS = -1 };
 
