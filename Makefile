@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 # Every extra that this platform supports.
-EXTRAS ?= torch,bench,dev
+EXTRAS ?= torch,mlx,bench,dev
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ARGS ?=

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +15,7 @@ from stretto.errors import SettingsError, StartupError
 
 if TYPE_CHECKING:
     from stretto.settings import Settings
-    from stretto.weights import ModelSource
+    from stretto.weights import Checkpoint, ModelFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,7 @@ class ChosenModel:
     Attributes:
         name, aliases: what clients may call it.
         created: Unix seconds at which it was installed.
-        backend_name: ``native``, ``torch`` or ``echo``.
+        backend_name: ``native``, ``torch``, ``mlx`` or ``echo``.
         fingerprint: of the weights, for what is kept of their work.
         template: None for a model that has none and was given none; it cannot chat.
         close: gives back what was opened (the mapped files).
@@ -71,12 +73,12 @@ def _echo(settings: Settings) -> ChosenModel:
 
 
 def _from_files(settings: Settings) -> ChosenModel:
-    from stretto.weights import load_tokenizer, open_model
+    from stretto.weights import load_tokenizer
     from stretto.weights.library import ModelLibrary
 
     # The files first: to look at them takes far less time than to import PyTorch.
     installed = ModelLibrary(settings.models_dir).require(settings.model)
-    source = open_model(installed.path)
+    source = open_source(settings, installed.path)
     try:
         backend_name, backend = _choose_backend(settings, source)
         tokenizer = load_tokenizer(source)
@@ -101,11 +103,38 @@ def _from_files(settings: Settings) -> ChosenModel:
     )
 
 
-def _choose_backend(settings: Settings, source: ModelSource) -> tuple[str, Backend]:
+def open_source(settings: Settings, path: Path) -> ModelFiles:
+    """Open a model for the backend that is to compute it: as a ``Checkpoint`` for MLX, as a ``ModelSource`` for the others.
+
+    ``auto`` is MLX for what is packed for it, which nothing else reads, and on Apple's chips for all that MLX wrote.
+
+    Raises:
+        StartupError: a broken or unsupported file, or one that the backend that is set does not read.
+    """
+    from stretto.weights import Checkpoint, open_files, open_model
+
+    if settings.backend == "mlx":
+        if not path.is_dir():
+            raise StartupError(
+                f"{path} is a GGUF file, and MLX computes directories of safetensors.",
+                code="model_unsupported",
+                remedy="Leave --backend out, or name a directory, such as mlx_lm.convert writes.",
+            )
+        return Checkpoint(path)
+    if settings.backend == "auto":
+        return open_files(path, mlx_first=_on_apple_chips())
+    return open_model(path)
+
+
+def _choose_backend(settings: Settings, source: ModelFiles) -> tuple[str, Backend]:
     """What was asked for; ``auto`` is PyTorch, which computes as exactly as its dtype, and without it the native kernels."""
     from stretto.backends.native import NativeBackend, native_support
     from stretto.backends.torch import TorchBackend, probe
+    from stretto.weights import Checkpoint, ModelSource
 
+    if isinstance(source, Checkpoint):
+        return "mlx", _mlx(settings, source)
+    assert isinstance(source, ModelSource)
     torch = None if settings.backend == "native" else probe()
     if torch is not None and torch.available:
         return "torch", TorchBackend(
@@ -129,6 +158,30 @@ def _choose_backend(settings: Settings, source: ModelSource) -> tuple[str, Backe
         code="backend_unavailable",
         remedy="Leave --backend out, and PyTorch computes.",
     )
+
+
+def _mlx(settings: Settings, checkpoint: Checkpoint) -> Backend:
+    from stretto.backends.mlx import MLXBackend, probe
+
+    found = probe()
+    if not found.available:
+        raise StartupError(
+            f"The MLX backend cannot be used here: {found.reason}",
+            code="backend_unavailable",
+            remedy=f"{checkpoint.name} is packed for MLX; a GGUF file of the model needs none."
+            if checkpoint.quantization is not None
+            else "Leave --backend out, and PyTorch computes.",
+        )
+    if settings.threads is not None:
+        raise SettingsError(
+            f"threads: {settings.threads} has no effect on {checkpoint.name}, which MLX computes. Leave it out.",
+            param="threads",
+        )
+    return MLXBackend(checkpoint, device=settings.device, dtype=settings.dtype)
+
+
+def _on_apple_chips() -> bool:
+    return sys.platform == "darwin" and platform.machine() == "arm64"
 
 
 def _template_text(settings: Settings, own: str | None) -> str | None:

@@ -11,7 +11,8 @@ import numpy as np
 from stretto.backends.base import Chunk, Float32Array, KVPlan
 from stretto.backends.native import NativeBackend
 from stretto.weights import open_model
-from support.torch_runs import loaded, silent
+from support.backend_driver import silent
+from support.torch_runs import loaded
 
 
 def native(path: Path, **options: Any) -> NativeBackend:

@@ -130,11 +130,36 @@ def probe_native() -> BackendInfo:
     return BackendInfo("native", support.available, support.reason, ("cpu",) if support.available else ())
 
 
+def probe_mlx() -> BackendInfo:
+    """Ask the MLX backend."""
+    from stretto.backends.mlx import probe
+
+    return probe()
+
+
+def goes_to_mlx(settings: Settings) -> bool:
+    """Whether MLX is to compute the model that is set, if there is that model."""
+    from stretto.chosen import open_source
+    from stretto.errors import StrettoError
+    from stretto.weights import Checkpoint
+    from stretto.weights.library import ModelLibrary
+
+    if settings.backend != "auto":
+        return settings.backend == "mlx"
+    try:
+        source = open_source(settings, ModelLibrary(settings.models_dir).require(settings.model).path)
+    except StrettoError:
+        return False
+    source.close()
+    return isinstance(source, Checkpoint)
+
+
 def check_backends(settings: Settings) -> list[Finding]:
     """Which backends work, and whether the one that is set does."""
-    info, native = probe_torch(), probe_native()
+    info, native, mlx = probe_torch(), probe_native(), probe_mlx()
+    with_mlx = goes_to_mlx(settings)
     available, reason, devices = info.available, info.reason, info.devices
-    wanted = settings.backend in ("auto", "torch")
+    wanted = settings.backend in ("auto", "torch") and not with_mlx
     # auto goes without PyTorch where the native kernels can do what was asked for.
     goes_without = (
         settings.backend == "auto"
@@ -160,11 +185,19 @@ def check_backends(settings: Settings) -> list[Finding]:
             if native.available
             else "Install again where there is a C compiler, or use another --backend.",
         ),
+        Finding(
+            "backend mlx",
+            "ok" if mlx.available else "fail" if with_mlx else "note",
+            mlx.reason + (f" ({', '.join(mlx.devices)})" if mlx.devices else ""),
+            None if mlx.available else "Models packed for MLX need it: pip install 'stretto[mlx]'.",
+        ),
         Finding("backend echo", "ok", "always there; repeats what it is told"),
     ]
     device = settings.device
+    if with_mlx:
+        available, devices = mlx.available, mlx.devices
     have = {name.partition(":")[0] for name in devices} | set(devices)
-    if wanted and available and device != "auto" and device not in have:
+    if (wanted or with_mlx) and available and device != "auto" and device not in have:
         found.append(
             Finding(
                 "device",
@@ -180,13 +213,13 @@ def check_model(settings: Settings) -> Finding:
     """Whether the model that is set is installed, and a model that can be computed here; no weights are read."""
     if settings.backend == "echo":
         return Finding("model", "ok", "backend echo needs none")
+    from stretto.chosen import open_source
     from stretto.errors import StrettoError
-    from stretto.weights import open_model
     from stretto.weights.library import ModelLibrary
 
     try:
         installed = ModelLibrary(settings.models_dir).require(settings.model)
-        open_model(installed.path).close()
+        open_source(settings, installed.path).close()
     except StrettoError as error:
         return Finding("model", "fail", error.message, error.remedy)
     return Finding("model", "ok", f"{installed.name} ({size_text(installed.size_bytes)}) at {installed.path}")

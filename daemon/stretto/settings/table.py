@@ -110,15 +110,16 @@ class Settings:
     )  # fmt: skip
     backend: str = setting(
         "auto",
-        Choice(("auto", "native", "torch", "echo")),
-        "What computes. auto is PyTorch, or native where that is not installed; native computes quantised models on the CPU "
-        "with less memory and rounds activations to 8 bits; echo needs no model and repeats what it is told.",
+        Choice(("auto", "native", "torch", "mlx", "echo")),
+        "What computes. auto is PyTorch, or native where that is not installed, or mlx for MLX checkpoints; native computes "
+        "quantised models on the CPU with less memory and rounds activations to 8 bits; mlx computes directories of safetensors "
+        "with the models of mlx-lm; echo needs no model and repeats what it is told.",
         MODEL,
     )
     device: str = setting(
         "auto",
         Text(r"auto|cpu|mps|cuda(:[0-9]{1,3})?", "auto, cpu, mps, cuda or cuda:N", "DEVICE"),
-        "Where it computes. auto is the first CUDA device if there is one, else the CPU.",
+        "Where it computes. auto is the first CUDA device if there is one, else the CPU; with mlx, the GPU (mps) of Apple's chips.",
         MODEL,
     )
     dtype: str = setting(

@@ -24,15 +24,19 @@ def open_model(path: Path) -> ModelSource:
     return HuggingFaceModel(path) if path.is_dir() else GGUFModel(path)
 
 
-def open_files(path: Path) -> ModelFiles:
-    """Open a model that any backend might compute: a checkpoint that only MLX reads as a ``Checkpoint``, others as ``open_model``.
+def open_files(path: Path, *, mlx_first: bool = False) -> ModelFiles:
+    """Open a model that any backend might compute: one packed for MLX as a ``Checkpoint``, others as ``open_model``.
+
+    Args:
+        path: as for ``open_model``.
+        mlx_first: as a ``Checkpoint`` also what MLX wrote without packing it, which other backends may compute too.
 
     Raises:
         StartupError: as ``open_model``.
     """
     if path.is_dir():
         checkpoint = Checkpoint(path)
-        if checkpoint.quantization is not None:
+        if checkpoint.quantization is not None or (mlx_first and checkpoint.made_by_mlx):
             return checkpoint
         checkpoint.close()
     return open_model(path)

@@ -12,9 +12,9 @@ from stretto.backends.native import NativeBackend, native_support
 from stretto.backends.native.library import Library
 from stretto.errors import StartupError
 from stretto.weights import open_model
+from support.backend_driver import silent
 from support.native_kernels import other_threads
 from support.native_runs import chunk, divergence, native, torch_logits
-from support.torch_runs import silent
 from support.weights_tiny import TinyShape, tiny_gguf, tiny_hf
 
 pytestmark = pytest.mark.torch

@@ -26,7 +26,8 @@ from stretto.backends.host import Memory  # noqa: E402
 from stretto.backends.torch import TorchBackend, probe, runtime  # noqa: E402
 from stretto.errors import StartupError  # noqa: E402
 from stretto.weights import open_model  # noqa: E402
-from support.torch_runs import loaded, silent  # noqa: E402
+from support.backend_driver import silent  # noqa: E402
+from support.torch_runs import loaded  # noqa: E402
 from support.weights_tiny import tiny_gguf, tiny_hf  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -11,7 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from support.torch_runs import Driver, loaded, reference_logits, reference_of_directory  # noqa: E402
+from support.backend_driver import Driver  # noqa: E402
+from support.torch_runs import loaded, reference_logits, reference_of_directory  # noqa: E402
 from support.weights_tiny import TinyShape, tiny_hf  # noqa: E402
 
 pytestmark = pytest.mark.torch

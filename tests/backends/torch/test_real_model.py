@@ -16,7 +16,8 @@ torch = pytest.importorskip("torch")
 
 from stretto.backends.torch import TorchBackend  # noqa: E402
 from stretto.weights import load_tokenizer, open_model  # noqa: E402
-from support.torch_runs import Driver, loaded, reference_logits, reference_of_source  # noqa: E402
+from support.backend_driver import Driver  # noqa: E402
+from support.torch_runs import loaded, reference_logits, reference_of_source  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.real_model, pytest.mark.timeout(600)]
 

@@ -14,7 +14,8 @@ from stretto.backends.torch import TorchBackend  # noqa: E402
 from stretto.backends.torch.attention import BatchedDecodeAttention, DecodeAttention, causal_mask  # noqa: E402
 from stretto.backends.torch.kv import KVPool  # noqa: E402
 from stretto.backends.torch.plan import plan_step  # noqa: E402
-from support.torch_runs import Driver, RunningSequence, loaded  # noqa: E402
+from support.backend_driver import Driver, RunningSequence  # noqa: E402
+from support.torch_runs import loaded  # noqa: E402
 from support.weights_tiny import tiny_gguf  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -130,12 +131,12 @@ def test_blocks_are_copied_read_and_written_back(backend: TorchBackend) -> None:
     original = driver.start(range(16), 17)
     driver.prefill(original, 16)
     copy = driver.start(range(16), 17)
-    pairs = list(zip(original.table[:2], copy.table[:2], strict=True))
+    pairs = list(zip(original.tables[0][:2], copy.tables[0][:2], strict=True))
     backend.copy_blocks(0, pairs)
-    for source, target in zip(original.table[2:], copy.table[2:], strict=True):
+    for source, target in zip(original.tables[0][2:], copy.tables[0][2:], strict=True):
         backend.write_block(0, target, backend.read_block(0, source))
         assert backend.read_block(0, target) == backend.read_block(0, source)
-    twin = RunningSequence([*range(16), 99], copy.table, 16)
+    twin = RunningSequence([*range(16), 99], copy.tables, 16)
     original.tokens.append(99)
     first, second = driver.step([(original, 1), (twin, 1)])
     assert np.array_equal(first, second)
