@@ -6,16 +6,21 @@ from pathlib import Path
 
 import pytest
 
+import stretto.backends.mlx
 import stretto.backends.native
 import stretto.backends.torch
+import stretto.chosen
 from stretto.backends.base import BackendInfo
 from stretto.backends.native import NativeSupport
 from stretto.chosen import choose_model
-from stretto.errors import StartupError
+from stretto.errors import SettingsError, StartupError
 from stretto.settings import load_settings
+from support.weights_packed import QUANTIZATION, packed_directory
 from support.weights_tiny import tiny_gguf
 
 NO_TORCH = BackendInfo("torch", False, "PyTorch is not installed.")
+MLX = BackendInfo("mlx", True, "MLX", ("mps", "cpu"))
+NO_MLX = BackendInfo("mlx", False, "MLX is not installed.")
 
 
 @pytest.fixture
@@ -69,3 +74,56 @@ def test_without_kernels(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         StartupError, match=r"native backend cannot be used here: not built\. Leave --backend out"
     ):
         chosen(model, backend="native")
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> Path:
+    return packed_directory(tmp_path / "packed", quantization=QUANTIZATION)
+
+
+@pytest.fixture
+def _mlx(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stretto.backends.mlx, "probe", lambda: MLX)
+
+
+@pytest.mark.usefixtures("_mlx")
+def test_what_is_packed_for_mlx_goes_there_unasked(packed: Path) -> None:
+    assert chosen(packed) == chosen(packed, backend="mlx") == "mlx"
+    with pytest.raises(StartupError, match="--backend mlx computes it"):
+        chosen(packed, backend="torch")
+    with pytest.raises(
+        SettingsError, match="threads: 2 has no effect on packed, which MLX computes"
+    ) as caught:
+        chosen(packed, threads="2")
+    assert caught.value.param == "threads"
+
+
+@pytest.mark.usefixtures("_mlx")
+def test_what_mlx_wrote_without_packing_goes_there_on_apples_chips(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = packed_directory(tmp_path / "plain", made_by="mlx")
+    foreign = packed_directory(tmp_path / "foreign")
+    for path in (plain, foreign):
+        with pytest.raises(StartupError, match="architectures is"):  # as PyTorch says it
+            chosen(path)
+        assert chosen(path, backend="mlx") == "mlx"
+    monkeypatch.setattr(stretto.chosen, "_on_apple_chips", lambda: True)
+    assert chosen(plain) == "mlx"
+    with pytest.raises(StartupError, match="architectures is"):
+        chosen(foreign)
+
+
+def test_without_mlx(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stretto.backends.mlx, "probe", lambda: NO_MLX)
+    for flags in ({}, {"backend": "mlx"}):
+        with pytest.raises(StartupError, match=r"MLX is not installed\. packed is packed for MLX") as caught:
+            chosen(packed, **flags)
+        assert caught.value.code == "backend_unavailable"
+
+
+@pytest.mark.usefixtures("_mlx")
+def test_a_gguf_file_is_not_for_mlx(model: Path) -> None:
+    with pytest.raises(StartupError, match=r"is a GGUF file.*Leave --backend out") as caught:
+        chosen(model, backend="mlx")
+    assert caught.value.code == "model_unsupported"

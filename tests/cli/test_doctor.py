@@ -14,6 +14,7 @@ from stretto.backends.base import BackendInfo
 from stretto.cli import checks
 from stretto.cli.machine import read_machine
 from support.cli_server import StandIn
+from support.weights_packed import QUANTIZATION, packed_directory
 from support.weights_tiny import tiny_gguf
 
 Run = Callable[..., Result]
@@ -95,6 +96,29 @@ def test_native_kernels_that_are_missing(run: Run, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(checks, "probe_native", lambda: BackendInfo("native", False, "not built"))
     assert findings(run("doctor", "--json"))["backend native"]["state"] == "note"
     assert findings(run("doctor", "--json", "--backend", "native"))["backend native"]["state"] == "fail"
+
+
+def test_mlx_is_needed_for_what_is_packed_for_it(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(packed_directory(tmp_path / "packed", quantization=QUANTIZATION))
+    monkeypatch.setattr(checks, "probe_torch", lambda: BackendInfo("torch", False, "not installed"))
+    monkeypatch.setattr(checks, "probe_native", lambda: BackendInfo("native", False, "not built"))
+    monkeypatch.setattr(checks, "probe_mlx", lambda: BackendInfo("mlx", True, "MLX", ("mps", "cpu")))
+    found = findings(run("doctor", "--json", "--model", path, "--device", "mps"))
+    assert [found[name]["state"] for name in ("backend torch", "backend mlx", "model")] == [
+        "note",
+        "ok",
+        "ok",
+    ]
+    assert "device" not in found
+    assert findings(run("doctor", "--json", "--model", path, "--device", "cuda"))["device"]["state"] == "fail"
+    monkeypatch.setattr(checks, "probe_mlx", lambda: BackendInfo("mlx", False, "not installed"))
+    missing = findings(run("doctor", "--json", "--model", path))["backend mlx"]
+    assert missing["state"] == "fail"
+    assert "pip install 'stretto[mlx]'" in missing["remedy"]
+    assert findings(run("doctor", "--json"))["backend mlx"]["state"] == "note"
+    assert findings(run("doctor", "--json", "--backend", "mlx"))["backend mlx"]["state"] == "fail"
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,12 @@ def test_echo_settings_belong_to_the_echo_backend() -> None:
         load(backend="echo", device="cuda")
 
 
+def test_mlx_has_threads_of_its_own() -> None:
+    assert load(backend="mlx", device="mps", dtype="float16").settings.backend == "mlx"
+    with pytest.raises(SettingsError, match="has no effect with backend mlx"):
+        load(backend="mlx", threads="2")
+
+
 def test_native_takes_no_device_nor_dtype() -> None:
     assert load(backend="native", device="cpu").settings.backend == "native"
     with pytest.raises(SettingsError, match="cannot be used with backend native"):

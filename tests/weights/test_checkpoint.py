@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from stretto.errors import StartupError
 from stretto.weights import Checkpoint, load_tokenizer, open_files, open_model
-from support.weights_tiny import tiny_hf_tokenizer, tiny_vocabulary
-
-VOCAB = len(tiny_vocabulary().tokens)
-QUANTIZATION = {"group_size": 64, "bits": 4}
-
-
-def directory(path: Path, *, made_by: str = "pt", scalar: bool = True, **config: Any) -> Path:
-    """Two tensors of a model nobody knows: a packed table, and its scales."""
-    path.mkdir()
-    tiny_hf_tokenizer(path)
-    values = {"architectures": ["NoSuchForCausalLM"], "model_type": "nosuch", "eos_token_id": 2, **config}
-    (path / "config.json").write_text(json.dumps(values))
-    tensors = {
-        "model.embed_tokens.weight": np.zeros((VOCAB, 8), dtype=np.uint32),
-        "model.embed_tokens.scales": np.ones((VOCAB, 1), dtype=np.float16),
-    }
-    if scalar:
-        tensors["model.layers.0.global_scale"] = np.ones((), dtype=np.float32)
-    save_file(tensors, path / "model.safetensors", metadata={"format": made_by})
-    return path
+from support.weights_packed import QUANTIZATION, VOCAB, packed_directory
 
 
 def test_what_a_packed_checkpoint_says_of_itself(tmp_path: Path) -> None:
-    path = directory(tmp_path / "packed", quantization=QUANTIZATION, vocab_size=VOCAB)
+    path = packed_directory(tmp_path / "packed", quantization=QUANTIZATION, vocab_size=VOCAB)
     checkpoint = Checkpoint(path)
     assert checkpoint.quantization == QUANTIZATION
     assert checkpoint.made_by_mlx
@@ -48,9 +25,9 @@ def test_what_a_packed_checkpoint_says_of_itself(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(checkpoint)
     assert (tokenizer.vocab_size, tokenizer.eos_id) == (VOCAB, 2)
     assert "<|im_start|>" in (checkpoint.chat_template or "")
-    same = Checkpoint(directory(tmp_path / "same", quantization=QUANTIZATION, vocab_size=VOCAB))
+    same = Checkpoint(packed_directory(tmp_path / "same", quantization=QUANTIZATION, vocab_size=VOCAB))
     other = Checkpoint(
-        directory(tmp_path / "other", quantization=QUANTIZATION, vocab_size=VOCAB, scalar=False)
+        packed_directory(tmp_path / "other", quantization=QUANTIZATION, vocab_size=VOCAB, scalar=False)
     )
     assert checkpoint.fingerprint == same.fingerprint != other.fingerprint
     for opened in (checkpoint, same, other):
@@ -62,22 +39,24 @@ def test_what_a_packed_checkpoint_says_of_itself(tmp_path: Path) -> None:
 def test_plain_weights_that_mlx_wrote_are_known_by_their_header(
     tmp_path: Path, made_by: str, mlx: bool
 ) -> None:
-    checkpoint = Checkpoint(directory(tmp_path / "plain", made_by=made_by))
+    checkpoint = Checkpoint(packed_directory(tmp_path / "plain", made_by=made_by))
     assert checkpoint.quantization is None
     assert checkpoint.made_by_mlx is mlx
     checkpoint.close()
 
 
 def test_the_vocabulary_of_a_model_that_also_sees_and_of_one_that_does_not_say(tmp_path: Path) -> None:
-    seeing = Checkpoint(directory(tmp_path / "seeing", text_config={"vocab_size": VOCAB + 5}, vocab_size=7))
-    silent = Checkpoint(directory(tmp_path / "silent"))
+    seeing = Checkpoint(
+        packed_directory(tmp_path / "seeing", text_config={"vocab_size": VOCAB + 5}, vocab_size=7)
+    )
+    silent = Checkpoint(packed_directory(tmp_path / "silent"))
     assert (seeing.vocab_size, silent.vocab_size) == (VOCAB + 5, VOCAB)
     seeing.close()
     silent.close()
 
 
 def test_a_packed_checkpoint_is_opened_as_such_and_else_refused_with_who_computes_it(tmp_path: Path) -> None:
-    path = directory(tmp_path / "packed", quantization=QUANTIZATION)
+    path = packed_directory(tmp_path / "packed", quantization=QUANTIZATION)
     opened = open_files(path)
     assert isinstance(opened, Checkpoint)
     opened.close()
@@ -85,13 +64,13 @@ def test_a_packed_checkpoint_is_opened_as_such_and_else_refused_with_who_compute
         open_model(path)
     assert caught.value.code == "model_unsupported"
     with pytest.raises(StartupError, match="architectures is"):
-        open_files(directory(tmp_path / "unknown"))
+        open_files(packed_directory(tmp_path / "unknown"))
 
 
 def test_what_is_broken_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match="quantization is not an object"):
-        Checkpoint(directory(tmp_path / "words", quantization="4 bits"))
-    path = directory(tmp_path / "short", quantization=QUANTIZATION)
+        Checkpoint(packed_directory(tmp_path / "words", quantization="4 bits"))
+    path = packed_directory(tmp_path / "short", quantization=QUANTIZATION)
     file = path / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-2])
     with pytest.raises(StartupError, match="truncated") as caught:
