@@ -76,6 +76,32 @@ def test_kill_9_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     assert acknowledged <= kept
 
 
+ANOTHER_PROCESS = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute('SELECT count(*) FROM thing').fetchone(); c.close()"
+
+
+@pytest.mark.parametrize("use", ["read", "backup"])
+async def test_another_process_that_closes_the_store_does_not_take_itself_for_the_last(
+    tmp_path: Path, use: str
+) -> None:
+    path = tmp_path / "stretto.db"
+    async with await Store.open(path, SCHEMAS) as store:
+        await store.write(add("before"), durable=True)
+        if use == "read":
+            assert await store.read(names) == ["before"]
+        else:
+            await store.backup(tmp_path / "copy.db")
+        await trio.run_process([sys.executable, "-c", ANOTHER_PROCESS, str(path)])
+        log = tmp_path / "stretto.db-wal"
+        assert log.exists()
+        await store.write(add("after"), durable=True)
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            assert names(connection) == ["before", "after"]
+        left = tmp_path / "left"
+        shutil.copytree(tmp_path, left)  # as kill -9 would leave it
+    with contextlib.closing(sqlite3.connect(left / "stretto.db")) as connection:
+        assert names(connection) == ["before", "after"]
+
+
 async def test_a_newer_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "stretto.db"
     async with await Store.open(path, (NEWER, PARTS)) as store:

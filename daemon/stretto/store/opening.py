@@ -46,14 +46,20 @@ def open_writer(path: Path, schemas: Sequence[Schema]) -> sqlite3.Connection:
     return connection
 
 
-def open_reader(path: Path) -> sqlite3.Connection:
+def open_reader(path: Path, *, in_use: bool = False) -> sqlite3.Connection:
     """Open a store that is there and sound for reading. The connection may be used by any one thread at a time.
+
+    Args:
+        path: the file.
+        in_use: whether this process has a connection to it already. Its bytes are then left to SQLite: to close a descriptor of our
+            own would drop the locks that SQLite has on the file (https://sqlite.org/howtocorrupt.html, 2.2), and the next process
+            that closes the store would take itself for the last one and delete the log under us.
 
     Raises:
         StartupError: ``store_not_found``, ``store_damaged`` or ``store_unusable``.
     """
     with _startup_errors(path):
-        if not _present(path):
+        if not in_use and not _present(path):
             raise StartupError(
                 f"There is no store at {path}.",
                 code="store_not_found",

@@ -58,7 +58,7 @@ class Readers:
 
     def _open(self) -> sqlite3.Connection:
         try:
-            connection = open_reader(self._path)
+            connection = open_reader(self._path, in_use=True)
         except StartupError as error:  # it is not the start any more, and whoever reads can do without
             raise StoreError(error.message, remedy=error.remedy) from error
         self.opened += 1

@@ -122,7 +122,7 @@ class Store:
         Raises:
             StartupError: ``store_unusable``: ``target`` is there already, or cannot be written.
         """
-        return await trio.to_thread.run_sync(partial(back_up, self.path, target))
+        return await trio.to_thread.run_sync(partial(back_up, self.path, target, in_use=True))
 
     def stats(self) -> dict[str, object]:
         """Sizes, counts and the last fault; plain JSON values."""

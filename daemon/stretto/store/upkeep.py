@@ -53,8 +53,10 @@ class VacuumReport:
     after_bytes: int
 
 
-def back_up(source: Path, target: Path) -> BackupReport:
+def back_up(source: Path, target: Path, *, in_use: bool = False) -> BackupReport:
     """Copy a store, as one state of it, into a single file that was not there before: whole, checked and flushed, or not at all.
+
+    For ``in_use`` see ``open_reader``.
 
     Raises:
         StartupError: ``store_not_found``, ``store_damaged``, or ``store_unusable``: ``target`` is there or cannot be written.
@@ -65,7 +67,7 @@ def back_up(source: Path, target: Path) -> BackupReport:
         )
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        with contextlib.closing(open_reader(source)) as reader:
+        with contextlib.closing(open_reader(source, in_use=in_use)) as reader:
             os.close(os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             _copy(reader, temporary, source)
         _place(temporary, target)
