@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from stretto.conversation.channels import ChannelReader
@@ -19,6 +19,7 @@ from stretto.conversation.reasoning import (
 from stretto.conversation.template import ChatTemplate
 from stretto.conversation.tokenizer import Tokenizer
 from stretto.conversation.tool_dialects import TOOL_DIALECTS, ToolDialect, choose_tool_dialect
+from stretto.conversation.turn_order import TurnOrder
 from stretto.conversation.volatile import without_volatile_lines
 
 AUTO = "auto"
@@ -38,12 +39,14 @@ class AnswerFormat:
         reasoning: how it marks reasoning, or None.
         reads: the variables that its template reads.
         marks: control tokens that are marks of either, with their texts.
+        order: in which its template takes turns.
     """
 
     dialect: ToolDialect
     reasoning: ReasoningFormat | None
     reads: frozenset[str]
     marks: Mapping[int, str]
+    order: TurnOrder = field(default_factory=TurnOrder)
 
     @classmethod
     def of(cls, template: ChatTemplate, tokenizer: Tokenizer, dialect_name: str = AUTO) -> AnswerFormat:
@@ -62,12 +65,12 @@ class AnswerFormat:
                 ids = tokenizer.encode(special, allow_special=True)
                 if len(ids) == 1:
                     marks[ids[0]] = special
-        return cls(dialect, reasoning, template.reads, marks)
+        return cls(dialect, reasoning, template.reads, marks, TurnOrder.of(template))
 
     def prepared(self, request: Request) -> Request:
         """A request as the template is to see it: without volatile lines, with its wishes about reasoning in the template's own variables,
-        and with tools in a form that the template can write."""
-        messages = without_volatile_lines(request.messages)
+        with turns in an order that the template takes, and with tools in a form that it can write."""
+        messages = self.order.without_late_system(without_volatile_lines(request.messages))
         tools = offered_tools(request)
         if self.dialect.described:
             messages, tools = described(messages, tools, self.dialect), ()
@@ -76,7 +79,7 @@ class AnswerFormat:
         variables = reasoning_variables(request.reasoning, self.reads)
         return replace(
             request,
-            messages=messages,
+            messages=self.order.joined(messages),
             tools=tuple(tools),
             template_kwargs={**variables, **request.template_kwargs},
         )

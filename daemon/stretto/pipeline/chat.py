@@ -82,7 +82,8 @@ class Chat:
         history = History.of(request, without_volatile_lines(request.messages), prepared.template_kwargs)
         ids = self._replayed(request, history)
         # What was said is longer than what a template writes of it. It may not be what makes a prompt too long.
-        if ids is None or len(ids) + (request.max_tokens or 1) > self._context_tokens:
+        least_tokens = 1 if request.lower_max_tokens else request.max_tokens or 1
+        if ids is None or len(ids) + least_tokens > self._context_tokens:
             ids = encode_chat(self._template, self._tokenizer, prepared)
         elif self._turns is not None:
             self._turns.replayed()
