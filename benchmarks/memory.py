@@ -31,7 +31,7 @@ from stretto.pipeline import Admission, Pipeline, ServedModel
 from stretto.store import Store
 
 VOCABULARY = 60_000
-WRITERS = 16
+WRITERS = 64
 
 
 class Speaker:

@@ -69,6 +69,30 @@ async def test_a_word_that_most_exchanges_have_recalls_nothing(memory: SessionMe
     assert said(await memory.recall(*ME, "Is ticket printer7 broken?")) == ["Ticket 7: printer7 is broken"]
 
 
+async def test_in_a_large_session_words_are_weighed_by_what_is_newest(store: Store) -> None:
+    def fill(connection: sqlite3.Connection) -> None:
+        for number in range(1500):
+            kind = (
+                "ticket" if number % 3 else "ticket printer"
+            )  # all have one word, a third the other, which is too many
+            rare = " scanner" if number % 6 == 0 else ""  # 250 have it, which is not
+            entries.add_exchange(connection, *ME, f"{kind}{rare} item{number}", "yes", 2000)
+
+    await store.write(fill)
+    memory = SessionMemory(store, top_k=3, max_entries=2000)
+    assert await memory.recall(*ME, "ticket printer") is None
+    newest = [
+        "ticket printer scanner item1482",
+        "ticket printer scanner item1488",
+        "ticket printer scanner item1494",
+    ]
+    assert said(await memory.recall(*ME, "scanner")) == newest
+    assert said(await memory.recall(*ME, "scanner item6"))[-1] == "ticket printer scanner item6"
+    for number in range(300):
+        await memory.record("t2", "default", f"scanner {number}", "yes")
+    assert said(await memory.recall(*ME, "scanner")) == newest
+
+
 async def test_the_order_is_that_of_bm25(store: Store) -> None:
     draw = random.Random(3)
     vocabulary = [f"word{number}" for number in range(60)]

@@ -170,9 +170,9 @@ def _insert(
 ) -> Entry:
     row = connection.execute(
         f"""
-        INSERT INTO memory_entry (key, session, kind, created_us, text, answer, words)
-        VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING {_COLUMNS}
+        INSERT INTO memory_entry (key, session, number, kind, created_us, text, answer, words)
+        SELECT ?, id, added + 1, ?, ?, ?, ?, ? FROM memory_session WHERE id = ? RETURNING {_COLUMNS}
         """,
-        (secrets.randbits(63), session, kind, now_us(), text, answer, "".join(f" {word}" for word in found)),
+        (secrets.randbits(63), kind, now_us(), text, answer, "".join(f" {word}" for word in found), session),
     ).fetchone()
     return Entry(*row)

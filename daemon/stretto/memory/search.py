@@ -20,15 +20,13 @@ B = 0.75
 
 _MOST_WORDS = 24
 _MOST_SOUGHT = 12
+_MOST_POSTINGS = 200
 _MOST_CANDIDATES = 32
 
 
-def rare_enough(exchanges: int) -> int:
-    """In how many of a session's exchanges a word may be and still tell anything: a fifth, in large sessions ever fewer.
-
-    With it a search looks at a bounded number of exchanges, however many there are.
-    """
-    return max(8, min(exchanges // 5, 100 + exchanges // 200))
+def too_common(holders: float, exchanges: int) -> bool:
+    """Whether a word tells nothing because so many of a session's exchanges have it: more than a fifth, and more than a few."""
+    return holders > max(8, exchanges // 5)
 
 
 def query_words(text: str) -> list[str]:
@@ -55,16 +53,26 @@ def search(
         present: user messages that the conversation has anyway, cut to ``TURN_CHARS``: their exchanges are left out.
         limit: most entries to return.
     """
-    (exchanges,) = connection.execute(
-        "SELECT exchanges FROM memory_session WHERE id = ?", (session,)
+    exchanges, added, first = connection.execute(
+        """
+        SELECT exchanges, added, (
+            SELECT number FROM memory_entry
+            WHERE session = memory_session.id AND kind = 'exchange' ORDER BY id LIMIT 1
+        ) FROM memory_session WHERE id = ?
+        """,
+        (session,),
     ).fetchone()
     if limit < 1 or exchanges < 1:
         return []
-    postings = _postings(connection, session, query_words(asked), rare_enough(exchanges))
+    found = _postings(connection, session, query_words(asked))
+    holders = {word: _holders(connection, ids, first, added) for word, ids in found.items()}
+    telling = [word for word in found if not too_common(holders[word], exchanges)]
+    rarest = sorted(telling, key=lambda word: holders[word])[:_MOST_SOUGHT]
     weights = {
-        word: math.log1p((exchanges - len(ids) + 0.5) / (len(ids) + 0.5)) for word, ids in postings.items()
+        word: math.log1p((max(0.0, exchanges - holders[word]) + 0.5) / (holders[word] + 0.5))
+        for word in rarest
     }
-    candidates = _candidates(postings, weights)
+    candidates = _candidates({word: found[word] for word in rarest}, weights)
     rows = connection.execute(
         f"""
         SELECT id, words, key, kind, created_us, text, answer FROM memory_entry
@@ -88,20 +96,28 @@ def search(
     return best[:limit]
 
 
-def _postings(
-    connection: sqlite3.Connection, session: int, asked: Sequence[str], most: int
-) -> dict[str, list[int]]:
-    """The rarest of the words that exchanges of the session have and that are not too common there, each with its exchanges."""
+def _postings(connection: sqlite3.Connection, session: int, asked: Sequence[str]) -> dict[str, list[int]]:
+    """The exchanges that have each word, newest first; of a word that very many have, the newest alone: the work is bounded."""
     found: dict[str, list[int]] = {}
     for word in asked:
-        ids = connection.execute(
-            "SELECT rowid FROM memory_index WHERE memory_index MATCH ? LIMIT ?",
-            (f'"{scoped(session, word)}"', most + 1),
+        rows = connection.execute(
+            "SELECT rowid FROM memory_index WHERE memory_index MATCH ? ORDER BY rowid DESC LIMIT ?",
+            (f'"{scoped(session, word)}"', _MOST_POSTINGS),
         ).fetchall()
-        if 0 < len(ids) <= most:
-            found[word] = [row[0] for row in ids]
-    rarest = sorted(found, key=lambda word: len(found[word]))[:_MOST_SOUGHT]
-    return {word: found[word] for word in rarest}
+        if rows:
+            found[word] = [row[0] for row in rows]
+    return found
+
+
+def _holders(connection: sqlite3.Connection, ids: Sequence[int], first: int, last: int) -> float:
+    """How many exchanges have a word, whose newest are ``ids``; where those are not all, by how close together they stand.
+
+    ``first`` and ``last`` are numbers of entries of the session, the first exchange's and the newest's.
+    """
+    if len(ids) < _MOST_POSTINGS:
+        return len(ids)
+    (oldest,) = connection.execute("SELECT number FROM memory_entry WHERE id = ?", (ids[-1],)).fetchone()
+    return float(len(ids) * (last - first + 1) / (last - oldest + 1))
 
 
 def _candidates(postings: Mapping[str, Sequence[int]], weights: Mapping[str, float]) -> list[int]:

@@ -6,6 +6,7 @@ import sqlite3
 
 from stretto.store import Check, Schema, Step
 
+# ``added`` counts the entries that a session ever had, and so numbers them.
 # A session that is being forgotten has no name any more, so nobody can reach it, and is deleted piece by piece.
 _SESSION = """
     CREATE TABLE memory_session (
@@ -13,6 +14,7 @@ _SESSION = """
         tenant TEXT,
         name TEXT,
         created_us INTEGER NOT NULL,
+        added INTEGER NOT NULL DEFAULT 0,
         notes INTEGER NOT NULL DEFAULT 0,
         exchanges INTEGER NOT NULL DEFAULT 0,
         UNIQUE (tenant, name),
@@ -24,6 +26,7 @@ _ENTRY = """
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         key INTEGER NOT NULL UNIQUE,
         session INTEGER NOT NULL REFERENCES memory_session (id),
+        number INTEGER NOT NULL,
         kind TEXT NOT NULL CHECK (kind IN ('note', 'exchange')),
         created_us INTEGER NOT NULL,
         text TEXT NOT NULL,
@@ -46,7 +49,7 @@ _INDEX = """
 _ADDED = f"""
     CREATE TRIGGER memory_entry_added AFTER INSERT ON memory_entry BEGIN
         UPDATE memory_session
-            SET notes = notes + (new.kind = 'note'), exchanges = exchanges + (new.kind = 'exchange')
+            SET added = added + 1, notes = notes + (new.kind = 'note'), exchanges = exchanges + (new.kind = 'exchange')
             WHERE id = new.session;
         INSERT INTO memory_index (rowid, words) VALUES (new.id, {_SCOPED.format("new")});
     END
