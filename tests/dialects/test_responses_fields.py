@@ -140,7 +140,7 @@ def test_every_field() -> None:
     request = parse(
         max_output_tokens=5, temperature=0, top_p=0.5, top_k=3, min_p=0.1, repetition_penalty=1.1, presence_penalty=1,
         frequency_penalty=-1, logit_bias={"5": 2}, seed=7, stop="x", stream=True, user="u", parallel_tool_calls=False,
-        reasoning={"effort": "low", "summary": "auto"}, include=["message.output_text.logprobs"], top_logprobs=2,
+        reasoning={"effort": "low", "summary": "auto"}, thinking_budget=50, include=["message.output_text.logprobs"], top_logprobs=2,
         chat_template_kwargs={"a": 1}, text={"verbosity": "medium"}, truncation="disabled", store=True, background=False,
         metadata={"a": "b"}, client_metadata={"x": 1}, prompt_cache_key="k", service_tier="auto", max_tool_calls=3,
         stream_options={"include_obfuscation": False}, safety_identifier="s", previous_response_id=None, conversation=None,
@@ -151,7 +151,7 @@ def test_every_field() -> None:
     assert request.stream
     assert request.user == "u"
     assert not request.parallel_tool_calls
-    assert request.reasoning == Reasoning(effort="low")
+    assert request.reasoning == Reasoning(effort="low", budget_tokens=50)
     assert request.logprobs == 2
     assert request.template_kwargs == {"a": 1}
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from stretto.conversation.constraint import Constraint
-from stretto.conversation.messages import Reasoning, Request, ToolChoice
+from stretto.conversation.messages import Request, ToolChoice
 from stretto.dialects.fields import read_fields
 from stretto.dialects.openai_responses_items import ItemReader
 from stretto.dialects.openai_responses_tools import FunctionNames, Tools, parse_tool_choice, parse_tools
 from stretto.dialects.openai_sampling import parse_sampling, parse_stop
+from stretto.dialects.openai_tools import parse_reasoning
 from stretto.errors import InvalidRequest
 from stretto.schemas import shown
 
@@ -77,7 +78,7 @@ def parse_responses(body: bytes, *, request_id: str) -> Request:
         if "tool_choice" in fields
         else ToolChoice(),
         parallel_tool_calls=fields.get("parallel_tool_calls", True),
-        reasoning=Reasoning(effort=thinking.get("effort")),
+        reasoning=parse_reasoning({**fields, "reasoning_effort": thinking.get("effort")}),
         sampling=parse_sampling(fields),
         max_tokens=None if max_tokens is None else int(max_tokens),
         stop=parse_stop(fields),
