@@ -11,6 +11,7 @@ import pytest
 
 from stretto.api import MOUNTS, public_app, refusal_body
 from stretto.settings import SETTING_FIELDS
+from support.embedding_fake import FakeEmbedder
 from support.serving_pipeline import MODEL, FakePipeline, stretto_error
 from support.serving_server import Reply, RunningServer, get, post, running
 
@@ -211,17 +212,6 @@ async def test_only_the_apis_that_are_asked_for_are_served(compat: tuple[str, ..
 
 
 # Models --------------------------------------------------------------------------------------------------------------
-
-
-class FakeEmbedder:
-    name = "vectors"
-    aliases: tuple[str, ...] = ()
-    created = 1_700_000_000
-    dimensions = 8
-    max_tokens = 256
-
-    async def embed(self, *args: Any, **kwargs: Any) -> Any:
-        raise AssertionError("nobody asked for vectors")
 
 
 @pytest.mark.parametrize(

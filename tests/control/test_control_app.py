@@ -116,7 +116,7 @@ async def test_stop(tmp_path: Path, body: Any, grace_s: float | None) -> None:
     [
         (b"{", "invalid_json"),
         (b'{"grace_s": NaN}', "invalid_json"),
-        (b"[" * 100_000, "invalid_json"),
+        (b"[" * 100_000, "invalid_request_body"),
         (b"\xff", "invalid_json"),
         ([], "invalid_value"),
         ("now", "invalid_value"),

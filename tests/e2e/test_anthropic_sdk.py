@@ -131,6 +131,46 @@ def test_a_turn_with_tools_and_thinking_goes_on(daemon: RunningDaemon) -> None:
     assert [block.to_dict() for block in second.content] == [{"type": "text", "text": "Well?"}]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"type": "any"},
+        {"type": "any", "disable_parallel_tool_use": True},
+        {"type": "tool", "name": "now"},
+    ],
+)
+def test_a_call_that_must_come_comes(daemon: RunningDaemon, choice: Any, stream: bool) -> None:
+    now: ToolParam = {
+        "name": "now",
+        "input_schema": {
+            "type": "object",
+            "properties": {"utc": {"type": "boolean"}},
+            "required": ["utc"],
+            "additionalProperties": False,
+        },
+    }
+    common: Any = {
+        "model": "echo",
+        "max_tokens": 400,
+        "messages": said("No tool is wanted here."),
+        "tools": [LOOK_UP, now] if choice["type"] == "tool" else [now],
+        "tool_choice": choice,
+    }
+    with client_of(daemon) as client:
+        if stream:
+            with client.messages.stream(**common) as events:
+                message: Any = events.get_final_message()
+        else:
+            message = client.messages.create(**common)
+    assert message.stop_reason == "tool_use"
+    uses = [block for block in message.content if block.type == "tool_use"]
+    assert uses
+    assert all(use.name == "now" and isinstance(use.input["utc"], bool) for use in uses)
+    if choice != {"type": "any"}:
+        assert len(uses) == 1
+
+
 def test_counted_tokens_are_those_of_the_message(daemon: RunningDaemon) -> None:
     fields: Any = {
         "model": "echo",
