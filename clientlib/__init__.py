@@ -39,7 +39,7 @@ from clientlib.errors import (
     Unavailable,
 )
 from clientlib.paths import default_socket_path
-from clientlib.replies import Choice, Delta, Health, Model, Reply, TokenLogprob, TopLogprob, Usage
+from clientlib.replies import Choice, Delta, Health, Model, Reply, TokenLogprob, ToolCall, TopLogprob, Usage
 from clientlib.timing import Timeouts
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ __all__ = [
     "Timeout",
     "Timeouts",
     "TokenLogprob",
+    "ToolCall",
     "TopLogprob",
     "Unavailable",
     "Usage",

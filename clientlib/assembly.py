@@ -19,6 +19,7 @@ from clientlib.replies import (
     invalid,
     optional_str,
     parse_logprobs,
+    parse_tool_call,
     parse_usage,
 )
 
@@ -30,6 +31,7 @@ class _Growing:
 
     def __init__(self) -> None:
         self.pieces: list[str] = []
+        self.reasoning: list[str] = []
         self.finish_reason: str | None = None
         self.logprobs: list[TokenLogprob] = []
         self.tool_calls: dict[int, JsonObject] = {}
@@ -98,7 +100,8 @@ class ChatAssembler:
                 "".join(growing.pieces),
                 growing.finish_reason,
                 tuple(growing.logprobs),
-                tuple(call for _, call in sorted(growing.tool_calls.items())),
+                tuple(parse_tool_call(call) for _, call in sorted(growing.tool_calls.items())),
+                "".join(growing.reasoning),
             )
             for index, growing in sorted(self._choices.items())
         )
@@ -121,11 +124,14 @@ class ChatAssembler:
         index = as_int(raw.get("index", 0), "index")
         body = as_object(raw.get("delta") or {}, "delta")
         text = as_str(body.get("content") or "", "delta.content")
+        reasoning = as_str(body.get("reasoning_content") or "", "delta.reasoning_content")
         finish_reason = optional_str(raw.get("finish_reason"), "finish_reason")
         logprobs = parse_logprobs(raw.get("logprobs"))
         growing = self._choices.setdefault(index, _Growing())
         if text:
             growing.pieces.append(text)
+        if reasoning:
+            growing.reasoning.append(reasoning)
         growing.logprobs += logprobs
         growing.finish_reason = finish_reason or growing.finish_reason
         for call in as_list(body.get("tool_calls") or [], "tool_calls"):
@@ -136,15 +142,13 @@ class ChatAssembler:
             or logprobs
             or any(value for key, value in body.items() if key not in ("role", "content"))
         )
-        return Delta(index, text, finish_reason, logprobs, raw) if news else None
+        return Delta(index, text, finish_reason, logprobs, raw, reasoning) if news else None
 
 
 def _merge_tool_call(calls: dict[int, JsonObject], piece: JsonObject) -> None:
     """Grow the call that ``piece`` belongs to: its arguments come in pieces, the rest once."""
     index = as_int(piece.get("index"), "tool_calls[].index")
-    call = calls.setdefault(
-        index, {"id": None, "type": "function", "function": {"name": "", "arguments": ""}}
-    )
+    call = calls.setdefault(index, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}})
     call["id"] = piece.get("id") or call["id"]
     function = as_object(piece.get("function") or {}, "tool_calls[].function")
     for name in ("name", "arguments"):

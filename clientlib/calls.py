@@ -49,6 +49,9 @@ class ChatOptions(Sampling, total=False):
     top_logprobs: int | None
     tools: Sequence[Mapping[str, Any]] | None
     tool_choice: str | Mapping[str, Any] | None
+    parallel_tool_calls: bool | None
+    reasoning_effort: str | None
+    thinking_budget: int | None
     response_format: Mapping[str, Any] | None
     chat_template_kwargs: Mapping[str, Any] | None
     user: str | None

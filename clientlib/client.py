@@ -231,7 +231,7 @@ class Client:
         timeout_s: float | None = None,
         **options: Unpack[ChatOptions],
     ) -> Reply:
-        """The answer to a conversation."""
+        """The answer to a conversation: text, or calls of the functions that ``tools`` offers."""
         return self._run(self._session.chat(messages, options, model, timeout_s))
 
     def chat_stream(

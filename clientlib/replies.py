@@ -34,23 +34,66 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens, counted by the daemon. ``cached_tokens`` of the prompt were not computed again."""
+    """Tokens, counted by the daemon. ``cached_tokens`` of the prompt were not computed again, ``reasoning_tokens`` of the answer are
+    reasoning."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A function that the model calls. ``arguments`` is the JSON text as it wrote it; of an answer that was cut off, its beginning."""
+
+    id: str
+    name: str
+    arguments: str
+
+    @property
+    def input(self) -> JsonObject:
+        """The arguments, read.
+
+        Raises:
+            ValueError: they are not the JSON text of an object, because the answer was cut off.
+        """
+        value = json.loads(self.arguments) if self.arguments.strip() else {}
+        if not isinstance(value, dict):
+            raise ValueError(f"the arguments of {self.name} are not a JSON object: {self.arguments[:100]!r}")
+        return value
+
+    def as_message(self) -> JsonObject:
+        """As it stands among the ``tool_calls`` of the assistant's message, when that is sent back."""
+        return {
+            "id": self.id,
+            "type": "function",
+            "function": {"name": self.name, "arguments": self.arguments},
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One answer. ``finish_reason`` is ``stop``, ``length``, ``tool_calls`` or ``content_filter``."""
+    """One answer. ``finish_reason`` is ``stop``, ``length``, ``tool_calls`` or ``content_filter``; ``reasoning`` is what a model that
+    thinks thought before it."""
 
     index: int
     text: str
     finish_reason: str | None
     logprobs: tuple[TokenLogprob, ...] = ()
-    tool_calls: tuple[JsonObject, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
+    reasoning: str = ""
+
+    @property
+    def message(self) -> JsonObject:
+        """The assistant's message, to be sent back as part of the conversation."""
+        message: JsonObject = {"role": "assistant", "content": self.text or None}
+        if self.tool_calls:
+            message["tool_calls"] = [call.as_message() for call in self.tool_calls]
+        elif not self.text:
+            message["content"] = ""
+        return message
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +123,33 @@ class Reply:
         """The first choice's logprobs; empty when none were asked for."""
         return self.choices[0].logprobs
 
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The functions that the first choice calls."""
+        return self.choices[0].tool_calls
+
+    @property
+    def reasoning(self) -> str:
+        """What the model thought before the first choice; empty for models that do not."""
+        return self.choices[0].reasoning
+
+    @property
+    def message(self) -> JsonObject:
+        """The first choice as a message, to be sent back as part of the conversation."""
+        return self.choices[0].message
+
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """The next piece of choice ``index``. The piece that ends a choice has its ``finish_reason``; ``raw`` is the choice as it came."""
+    """The next piece of choice ``index``: of its text or of its ``reasoning``. The piece that ends a choice has its ``finish_reason``;
+    ``raw`` is the choice as it came, pieces of calls among it."""
 
     index: int
     text: str
     finish_reason: str | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
     raw: JsonObject = field(default_factory=dict, repr=False, compare=False)
+    reasoning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +233,15 @@ def parse_usage(raw: Any) -> Usage | None:
     prompt = as_int(usage.get("prompt_tokens"), "usage.prompt_tokens")
     completion = as_int(usage.get("completion_tokens"), "usage.completion_tokens")
     details = as_object(usage.get("prompt_tokens_details") or {}, "usage.prompt_tokens_details")
+    spent = as_object(usage.get("completion_tokens_details") or {}, "usage.completion_tokens_details")
     return Usage(
         prompt_tokens=prompt,
         completion_tokens=completion,
         total_tokens=as_int(usage.get("total_tokens", prompt + completion), "usage.total_tokens"),
         cached_tokens=as_int(details.get("cached_tokens") or 0, "usage.prompt_tokens_details.cached_tokens"),
+        reasoning_tokens=as_int(
+            spent.get("reasoning_tokens") or 0, "usage.completion_tokens_details.reasoning_tokens"
+        ),
     )
 
 
@@ -212,8 +276,20 @@ def _choice(raw: JsonObject) -> Choice:
         finish_reason=optional_str(raw.get("finish_reason"), "finish_reason"),
         logprobs=parse_logprobs(raw.get("logprobs")),
         tool_calls=tuple(
-            as_object(call, "tool_calls[]") for call in as_list(message.get("tool_calls") or [], "tool_calls")
+            parse_tool_call(as_object(call, "tool_calls[]"))
+            for call in as_list(message.get("tool_calls") or [], "tool_calls")
         ),
+        reasoning=as_str(message.get("reasoning_content") or "", "message.reasoning_content"),
+    )
+
+
+def parse_tool_call(raw: JsonObject) -> ToolCall:
+    """One of a message's ``tool_calls``. Raises ProtocolError."""
+    function = as_object(raw.get("function"), "tool_calls[].function")
+    return ToolCall(
+        as_str(raw.get("id"), "tool_calls[].id"),
+        as_str(function.get("name"), "tool_calls[].function.name"),
+        as_str(function.get("arguments") or "", "tool_calls[].function.arguments"),
     )
 
 

@@ -152,9 +152,32 @@ class TestChat:
                 "length",
                 (clientlib.TokenLogprob("é", -0.5, "é".encode(), (clientlib.TopLogprob("a", -2.0, None),)),),
             ),
-            clientlib.Choice(1, "", "tool_calls", (), (call,)),
+            clientlib.Choice(1, "", "tool_calls", (), (clientlib.ToolCall("call_1", "f", "{}"),)),
         )
         assert got.logprobs == got.choices[0].logprobs
+        assert got.choices[1].message == {"role": "assistant", "content": None, "tool_calls": [call]}
+        assert got.message == {"role": "assistant", "content": "é"}
+
+    def test_calls_and_reasoning_of_the_first_choice(self) -> None:
+        call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a": [1]}'}}
+        document = completion("")
+        document["choices"][0]["message"] = {
+            "content": None,
+            "tool_calls": [call],
+            "reasoning_content": "Hm.",
+        }
+        document["usage"] = {**document["usage"], "completion_tokens_details": {"reasoning_tokens": 2}}
+        with serve(document) as server, clientlib.Client(server.path, model="tiny") as client:
+            got = client.chat([{"role": "user", "content": "x"}], tools=[{"type": "function"}])
+        [found] = got.tool_calls
+        assert (found.name, found.input) == ("f", {"a": [1]})
+        assert got.reasoning == "Hm."
+        assert got.usage is not None
+        assert got.usage.reasoning_tokens == 2
+        assert clientlib.ToolCall("c", "f", "").input == {}
+        for cut in ('{"a": ', "[1]"):
+            with pytest.raises(ValueError, match=r"JSON|Expecting"):
+                clientlib.ToolCall("c", "f", cut).input  # noqa: B018  # reading it is what fails
 
     def test_a_prompt_is_no_conversation(self, client: clientlib.Client) -> None:
         with pytest.raises(TypeError, match="generate"):

@@ -20,7 +20,8 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 EXPECTED = [
     "What is the capital of France?\nTell me a story.",
-    "Why is the sky blue? stop 10\nWhy is the sky blue?Usage(prompt_tokens=7, completion_tokens=3, total_tokens=10, cached_tokens=4)\n",
+    "Why is the sky blue? stop 10\nWhy is the sky blue?Usage(prompt_tokens=7, completion_tokens=3, total_tokens=10, cached_tokens=4, reasoning_tokens=0)\n",
+    "get_weather {'city': 'Paris'}\nRain, 12 degrees.\n",
     "",
     "Say hello.\nTell me a story.",
     "Tell me a story.",

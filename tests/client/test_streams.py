@@ -192,9 +192,31 @@ def test_tool_calls_are_put_together() -> None:
                 delta.raw["delta"]["tool_calls"][0]["index"] for delta in deltas if not delta.finish_reason
             ] == [0, 0, 1, 0]
         assert deltas.reply().choices[0].tool_calls == (
-            {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"a": 1}'}},
-            {"id": "call_2", "type": "function", "function": {"name": "go", "arguments": "{}"}},
+            clientlib.ToolCall("call_1", "look", '{"a": 1}'),
+            clientlib.ToolCall("call_2", "go", "{}"),
         )
+
+
+def test_reasoning_comes_in_pieces_of_its_own() -> None:
+    events = [
+        delta_event(reasoning_content="Hm"),
+        delta_event(reasoning_content="…"),
+        delta_event("So."),
+        delta_event(finish="stop"),
+    ]
+    data = [*map(chunk, events), chunk(event("[DONE]"))]
+    with streaming(STREAM_HEAD, *data, STREAM_END) as server, client_of(server) as client:
+        with client.chat_stream([{"role": "user", "content": "x"}]) as deltas:
+            assert [(delta.text, delta.reasoning) for delta in deltas] == [
+                ("", "Hm"),
+                ("", "…"),
+                ("So.", ""),
+                ("", ""),
+            ]
+        assert (deltas.reply().reasoning, deltas.reply().text) == ("Hm…", "So.")
+    with streaming(STREAM_HEAD, *data, STREAM_END) as server, client_of(server) as client:
+        with client.stream("x") as pieces:
+            assert list(pieces) == ["So."]
 
 
 class TestLeavingEarly:

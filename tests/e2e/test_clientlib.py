@@ -25,6 +25,43 @@ def test_generate_stream_chat(echo_daemon: RunningDaemon) -> None:
         assert client.requests() == []
 
 
+def test_calls_of_functions_and_the_way_back(echo_daemon: RunningDaemon) -> None:
+    tools = [
+        {
+            "type": "function",
+            "function": {
+                "name": "look",
+                "parameters": {
+                    "type": "object",
+                    "properties": {"at": {"type": "string"}},
+                    "required": ["at"],
+                },
+            },
+        }
+    ]
+    asked = {
+        "role": "user",
+        "content": 'I look.\n<tool_call>\n{"name": "look", "arguments": {"at": "the sky"}}\n</tool_call>',
+    }
+    with clientlib.Client(socket=echo_daemon.socket) as client:
+        reply = client.chat([asked], tools=tools, temperature=0)
+        [call] = reply.tool_calls
+        assert (call.name, call.input, reply.text) == ("look", {"at": "the sky"}, "I look.")
+        assert reply.finish_reason == "tool_calls"
+        with client.chat_stream([asked], tools=tools, temperature=0) as deltas:
+            for _ in deltas:
+                pass
+        assert [(c.name, c.arguments) for c in deltas.reply().tool_calls] == [(call.name, call.arguments)]
+        result = {"role": "tool", "tool_call_id": call.id, "content": "Blue."}
+        after = client.chat([asked, reply.message, result, {"role": "user", "content": "Good."}], tools=tools)
+        assert after.text == "Good."
+        assert after.usage is not None
+        assert reply.usage is not None
+        # What the model said stands in the next prompt as it was said.
+        known = reply.usage.prompt_tokens + reply.usage.completion_tokens - 1
+        assert after.usage.cached_tokens == known // 16 * 16
+
+
 def test_errors_are_typed(echo_daemon: RunningDaemon) -> None:
     with clientlib.Client(socket=echo_daemon.socket) as client:
         with pytest.raises(clientlib.InvalidRequest) as caught:

@@ -276,6 +276,14 @@ def completion(text: str, *, finish: str = "stop", model: str = "tiny", **more: 
     }
 
 
+def calling(name: str, arguments: str) -> dict[str, Any]:
+    """A whole ``chat.completion`` that calls a function."""
+    document = completion("", finish="tool_calls")
+    call = {"id": "call_1", "type": "function", "function": {"name": name, "arguments": arguments}}
+    document["choices"][0]["message"].update(content=None, tool_calls=[call])
+    return document
+
+
 def error(code: str, *, kind: str = "invalid_request_error", **more: object) -> dict[str, Any]:
     """An error envelope."""
     return {"error": {"message": f"It is {code}.", "type": kind, "param": None, "code": code, **more}}
@@ -305,6 +313,9 @@ def _daemon_reply(request: Received) -> Iterator[bytes]:
             yield reply({"state": "ready", "model": "tiny"})
         case "POST", "/v1/chat/completions":
             text = request.json["messages"][-1]["content"]
+            if request.json.get("tool_choice") == "required":
+                yield reply(calling(request.json["tools"][0]["function"]["name"], '{"city": "Paris"}'))
+                return
             if not request.json.get("stream"):
                 yield reply(completion(text))
                 return

@@ -12,6 +12,7 @@ from stretto.conversation.reasoning import ReasoningFormat
 from stretto.conversation.tool_dialects import (
     CallArguments,
     CallOpened,
+    CutOff,
     NotACall,
     Scanner,
     ToolDialect,
@@ -186,18 +187,20 @@ class ChannelReader:
         assert call is not None
         call.scanner.feed(self._take(len(self._buffer)))
         call.scanner.closed = last
+        cut_off = False
         try:
             next(call.steps)
             going_on = True
-        except (StopIteration, NotACall):
+        except (StopIteration, NotACall) as end:
             going_on = False
+            cut_off = isinstance(end, CutOff) and call.scanner.unfinished
         pieces += call.scanner.pieces
         call.scanner.pieces.clear()
         if going_on:
             return False
         self._call = None
         self._channel = Channel.THINKING if call.around is Channel.THINKING else Channel.FRESH
-        self._buffer = call.scanner.rest
+        self._buffer = "" if cut_off else call.scanner.rest
         self._start = call.start + call.scanner.committed_chars
         if call.scanner.committed_chars:
             self._trimming = True

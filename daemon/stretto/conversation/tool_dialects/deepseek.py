@@ -25,7 +25,7 @@ def _read(scanner: Scanner, tools: Mapping[str, ToolSpec]) -> Steps[None]:
         if not grouped:
             return
         if (yield from scanner.take(_ONE, _ALL_END)) == _ALL_END:
-            scanner.commit()
+            scanner.end_call()
             return
 
 
@@ -46,7 +46,7 @@ def _read_one(scanner: Scanner) -> Steps[None]:
         yield from scanner.take(_FENCE)
         yield from scanner.spaces()
     yield from scanner.take(_ONE_END)
-    scanner.commit()
+    scanner.end_call()
 
 
 _FENCED = f"\n{_FENCE}json\n"

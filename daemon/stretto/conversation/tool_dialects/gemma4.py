@@ -24,7 +24,7 @@ def _read(scanner: Scanner, tools: Mapping[str, ToolSpec]) -> Steps[None]:
     yield from _read_object(scanner, 0)
     yield from scanner.spaces()
     yield from scanner.take(_CLOSE)
-    scanner.commit()
+    scanner.end_call()
 
 
 def _read_object(scanner: Scanner, depth: int) -> Steps[None]:

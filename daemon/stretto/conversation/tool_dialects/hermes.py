@@ -21,14 +21,14 @@ def _read(scanner: Scanner, tools: Mapping[str, ToolSpec]) -> Steps[None]:
     while True:
         yield from read_object(scanner)
         yield from scanner.spaces()
-        found = yield from scanner.take(*((",", "]") if listed else (_CLOSE, "")))
-        if found in ("]", _CLOSE):
+        if listed and (yield from scanner.take(",", "]")) == "]":
+            break
+        if not listed and (yield from scanner.peek()) != "{":
             break
         yield from scanner.spaces()
-    if listed:
-        yield from scanner.spaces()
-        yield from scanner.take(_CLOSE)
-    scanner.commit()
+    yield from scanner.spaces()
+    yield from scanner.take(_CLOSE)
+    scanner.end_call()
 
 
 _SYNTAX = Syntax(

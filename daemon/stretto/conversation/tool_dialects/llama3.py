@@ -17,6 +17,7 @@ def _read(scanner: Scanner, tools: Mapping[str, ToolSpec]) -> Steps[None]:
     yield from scanner.spaces()
     yield from read_object(scanner)
     while True:
+        scanner.end_call()
         try:
             yield from scanner.spaces()
             yield from scanner.take(";")

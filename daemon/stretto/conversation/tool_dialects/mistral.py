@@ -24,9 +24,10 @@ def _read(scanner: Scanner, tools: Mapping[str, ToolSpec]) -> Steps[None]:
     while True:
         yield from scanner.spaces()
         yield from read_object(scanner)
+        scanner.end_call()
         yield from scanner.spaces()
         if (yield from scanner.take(",", "]")) == "]":
-            scanner.commit()
+            scanner.end_call()
             return
 
 

@@ -41,7 +41,7 @@ def _read(scanner: Scanner, tools: Mapping[str, ToolSpec]) -> Steps[None]:
     if tagged:
         yield from scanner.spaces()
         yield from scanner.take(_CLOSE)
-        scanner.commit()
+    scanner.end_call()
 
 
 def _read_value(scanner: Scanner, types: frozenset[str] | None) -> Steps[None]:

@@ -21,7 +21,7 @@ class NotACall(Exception):
 
 
 class CutOff(NotACall):
-    """The text ended before the call did."""
+    """The text ended before the call did, or within a mark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Scanner:
     """Text that grows, and a place in it.
 
     What was read for good is committed: should the text turn out to be no call, only what comes after counts as text. A call that was
-    opened is committed up to there.
+    opened is committed up to there. What an unfinished call has beyond that when the text ends is part of how it is written, and no text.
 
     Attributes:
         pieces: what was found and not yet fetched.
@@ -57,6 +57,7 @@ class Scanner:
         self._text = ""
         self._at = 0
         self._committed = 0
+        self._inside = False
         self.pieces: list[CallPiece] = []
         self.closed = False
 
@@ -78,6 +79,16 @@ class Scanner:
         """All that was read so far belongs to a call."""
         self._committed = self._at
 
+    def end_call(self) -> None:
+        """The call is over: its end was read, or it needs none."""
+        self.commit()
+        self._inside = False
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the text ended within a call, so that its rest is not text."""
+        return self._committed > 0 and self._inside
+
     # What a dialect says of a call ---------------------------------------------------------------------------------
 
     def open(self, name: str) -> None:
@@ -89,6 +100,7 @@ class Scanner:
         if name not in self._names:
             raise NotACall
         self.pieces.append(CallOpened(name))
+        self._inside = True
         self.commit()
 
     def emit(self, text: str) -> None:
@@ -147,7 +159,11 @@ class Scanner:
                 continue
             found = [text for text in texts if ahead.startswith(text)]
             if not found:
-                raise CutOff if open_ones else NotACall
+                if not open_ones:
+                    raise NotACall
+                # A mark that was cut off says nothing that the calls before it have not said.
+                self._inside = self._committed > 0
+                raise CutOff
             longest = max(found, key=len)
             self._at += len(longest)
             return longest
