@@ -11,6 +11,12 @@ import anyio
 import anyio.lowlevel
 
 from clientlib.async_steps import run_flow_async
+from clientlib.cache_calls import (
+    cache_clear_call,
+    cache_entries_call,
+    cache_entry_call,
+    cache_stats_call,
+)
 from clientlib.calls import (
     ChatOptions,
     Messages,
@@ -142,6 +148,24 @@ class AsyncAdmin:
     async def forget_session(self, session: str = DEFAULT_SESSION, *, tenant: str = "") -> int:
         """Forget all that a session remembers; returns how many entries that were."""
         return await self._run(self._session.fetch(forget_session_call(session, tenant)))
+
+    async def cache_stats(self) -> JsonObject:
+        """Settings, sizes and counts of the answer cache."""
+        return await self._run(self._session.fetch(cache_stats_call()))
+
+    async def cache_entries(
+        self, *, limit: int = 100, before: int | None = None, tenant: str | None = None
+    ) -> list[JsonObject]:
+        """The newest questions that were answered, without their answers; those older than the entry ``before``."""
+        return await self._run(self._session.fetch(cache_entries_call(limit, before, tenant)))
+
+    async def cache_entry(self, entry_id: int) -> JsonObject:
+        """One cached question with its answer. Raises NotFound."""
+        return await self._run(self._session.fetch(cache_entry_call(entry_id)))
+
+    async def clear_cache(self, *, tenant: str | None = None) -> int:
+        """Forget all cached answers, or one tenant's; returns how many those were."""
+        return await self._run(self._session.fetch(cache_clear_call(tenant)))
 
     async def _run(self, flow: Flow[T]) -> T:
         return await run_flow_async(flow, self._sleep)

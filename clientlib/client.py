@@ -8,6 +8,12 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, TypeVar, Unpack
 
+from clientlib.cache_calls import (
+    cache_clear_call,
+    cache_entries_call,
+    cache_entry_call,
+    cache_stats_call,
+)
 from clientlib.calls import (
     ChatOptions,
     Messages,
@@ -128,6 +134,24 @@ class Admin:
     def forget_session(self, session: str = DEFAULT_SESSION, *, tenant: str = "") -> int:
         """Forget all that a session remembers; returns how many entries that were."""
         return self._run(self._session.fetch(forget_session_call(session, tenant)))
+
+    def cache_stats(self) -> JsonObject:
+        """Settings, sizes and counts of the answer cache."""
+        return self._run(self._session.fetch(cache_stats_call()))
+
+    def cache_entries(
+        self, *, limit: int = 100, before: int | None = None, tenant: str | None = None
+    ) -> list[JsonObject]:
+        """The newest questions that were answered, without their answers; those older than the entry ``before``."""
+        return self._run(self._session.fetch(cache_entries_call(limit, before, tenant)))
+
+    def cache_entry(self, entry_id: int) -> JsonObject:
+        """One cached question with its answer. Raises NotFound."""
+        return self._run(self._session.fetch(cache_entry_call(entry_id)))
+
+    def clear_cache(self, *, tenant: str | None = None) -> int:
+        """Forget all cached answers, or one tenant's; returns how many those were."""
+        return self._run(self._session.fetch(cache_clear_call(tenant)))
 
     def _run(self, flow: Flow[T]) -> T:
         return run_flow(flow, self._sleep)

@@ -24,12 +24,14 @@ def choose_embedder(settings: Settings) -> Embedder | None:
     """
     wanted = settings.embedder
     if wanted == "off" or (wanted == "auto" and settings.backend == "echo"):
+        _require_no_embedder(settings)
         return None
     from stretto.weights.library import ModelLibrary
 
     library = ModelLibrary(settings.models_dir)
     installed = library.find(DEFAULT_EMBEDDER) if wanted == "auto" else library.require(wanted)
     if installed is None:
+        _require_no_embedder(settings)
         return None
     if not installed.path.is_dir():
         raise StartupError(
@@ -50,3 +52,13 @@ def choose_embedder(settings: Settings) -> Embedder | None:
         # Half the machine at most: the served model computes too.
         threads=max(1, min(_MOST_THREADS, usable_cores() // 2)),
     )
+
+
+def _require_no_embedder(settings: Settings) -> None:
+    """Refuse to go without an embedder where something cannot."""
+    if settings.semantic_cache == "on":
+        raise StartupError(
+            "--semantic-cache on compares questions by an embedding model, and there is none.",
+            code="model_not_found",
+            remedy=f"Get one with: stretto pull {DEFAULT_EMBEDDER}. Or name one with --embedder, or use --semantic-cache exact.",
+        )

@@ -27,6 +27,7 @@ from stretto.chosen_embedder import choose_embedder
 from stretto.engine import EngineClient, EngineConfig, EngineFacts, PrefixStore
 from stretto.errors import SettingsError, StartupError, StoreError
 from stretto.kept import Kept, open_kept
+from stretto.kept_answers import open_answer_cache
 from stretto.ledger import load_provider
 from stretto.observe import DaemonLog, LifecycleLog, LogConfig, setup_logging
 from stretto.pipeline import Admission, Billing, Pipeline, ServedModel
@@ -45,6 +46,7 @@ from stretto.serving import (
 
 if TYPE_CHECKING:
     from stretto.api import Retries
+    from stretto.cache import AnswerCache
     from stretto.embedding import Embedder
     from stretto.settings import Settings
 
@@ -88,6 +90,7 @@ class Daemon:
         self._retries: Retries | None = None
         self._embedder: Embedder | None = None
         self._kept = Kept()
+        self._cache: AnswerCache | None = None
         self.engine_stuck = False
         """Whether the engine's thread is still in a step (or a load) that does not end."""
 
@@ -206,6 +209,7 @@ class Daemon:
         from stretto.control import control_app
 
         settings = self._settings
+        self._cache = await self._open_cache(chosen, engine, facts)
         pipeline = self._pipeline = self._make_pipeline(chosen, engine, facts)
         control = passed.get("control") or [held.enter_context(bind_unix(settings.socket)).socket]
         http = passed.get("http") or [held.enter_context(bind_tcp(settings.host, settings.port))]
@@ -217,6 +221,8 @@ class Daemon:
             pipeline.report(name, report)
         retries = self._retries = Retries(grace_s=settings.retry_grace_s)
         pipeline.report("retries", retries.stats)
+        if self._cache is not None:
+            pipeline.report("answer_cache", self._cache.stats)
         limits = self._limits()
         public = public_app(
             pipeline,
@@ -230,6 +236,7 @@ class Daemon:
             embedder=self._embedder,
             memory=self._kept.memory,
             retries=retries,
+            cache=self._cache,
         )
         private = control_app(
             pipeline,
@@ -240,6 +247,7 @@ class Daemon:
             embedder=self._embedder,
             memory=self._kept.memory,
             retries=retries,
+            cache=self._cache,
         )
         async with trio.open_nursery() as helpers:
             await helpers.start(retries.run)
@@ -264,6 +272,20 @@ class Daemon:
                 self._log.draining("stop", requests=len(pipeline.requests()), grace_s=self._grace_s)
             helpers.cancel_scope.cancel()
 
+    async def _open_cache(
+        self, chosen: ChosenModel, engine: EngineClient, facts: EngineFacts
+    ) -> AnswerCache | None:
+        """The answer cache, if it is on; memory tells it when what answers were made with has changed."""
+        store, memory = self._kept.store, self._kept.memory
+        if self._settings.semantic_cache == "off" or store is None:
+            return None
+        cache = await open_answer_cache(
+            self._settings, store, chosen, facts, engine, self._embedder, self._log
+        )
+        if memory is not None:
+            memory.on_change = cache.session_changed
+        return cache
+
     def _make_pipeline(self, chosen: ChosenModel, engine: EngineClient, facts: EngineFacts) -> Pipeline:
         settings = self._settings
         model = ServedModel(
@@ -287,6 +309,7 @@ class Daemon:
             step_deadline_s=settings.step_deadline_s,
             default_max_tokens=settings.default_max_tokens,
             memory=self._kept.memory,
+            cache=self._cache,
             cache_block_tokens=settings.block_tokens if settings.prefix_cache == "on" else 0,
             tool_dialect=settings.tool_dialect,
         )

@@ -58,7 +58,7 @@ async def open_kept(
         StoreError: the storage is at fault.
     """
     offer = None if provider is None else provider.offer_of(model)
-    if not settings.memory and offer is None:
+    if not settings.memory and offer is None and settings.semantic_cache == "off":
         yield Kept()
         return
     async with await Store.open(settings.state_dir / FILE_NAME, SCHEMAS) as store:

@@ -241,7 +241,7 @@ async def test_entries_can_be_looked_at(tmp_path: Path) -> None:
 
 
 def test_only_whole_plain_answers_are_kept() -> None:
-    usage = Done(Usage(3, 2))
+    usage = Done(Usage(3, 2, 1))
     whole = [TextDelta(0, "So "), TextDelta(0, "it is."), Finish(0, "stop", "END"), usage]
     found = cacheable_answer(whole)
     assert found is not None
@@ -256,3 +256,15 @@ def test_only_whole_plain_answers_are_kept() -> None:
     assert cacheable_answer([TextDelta(0, "So"), Finish(0, "length"), usage]) is None
     assert cacheable_answer([TextDelta(0, " \n"), Finish(0, "stop"), usage]) is None
     assert cacheable_answer([ReasoningDelta(0, "Hm."), *whole]) is None
+
+
+async def test_what_is_forgotten_while_it_is_judged_is_not_given(tmp_path: Path) -> None:
+    class Slow(FixedJudge):
+        async def same(self, request_id: str, cached: str, asked: str) -> float:
+            assert await cache.forget("") == 1
+            return 1.0
+
+    async with open_cache(tmp_path, embedder=BagEmbedder(), judge=Slow(), judge_threshold=0.5) as cache:
+        await keep(cache, asked(CLOSE))
+        found = await look(cache, asked(CLOSE_TOO))
+        assert (found.outcome, found.answer) == ("miss", None)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from stretto.errors import SettingsError
 from stretto.settings import SETTING_FIELDS, Settings, load_settings
-from stretto.settings.kinds import FilePath, Integer, Number, Text, TextList
+from stretto.settings.kinds import Duration, FilePath, Integer, Number, Text, TextList
 from stretto.settings.render import docs_page, flag_help, print_settings, schema_page, settings_schema
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,6 +39,8 @@ EVERYTHING = {
     "stall_target_ms": "0.1e3",
     "max_body_mb": "0.5",
     "log_format": "json",
+    "cache_ttl": "1.5h",
+    "cache_judge_threshold": "0",
 }
 
 
@@ -151,6 +153,27 @@ def test_text_survives_toml(text: str) -> None:
 def test_lists_survive_toml(items: list[str]) -> None:
     kind = TextList(r"(?s:.*)", "anything")
     assert kind.from_toml(tomllib.loads(f"x = {kind.to_toml(tuple(items))}")["x"], Path("/")) == tuple(items)
+
+
+@given(st.integers(1, 10**11))
+def test_times_survive_toml_and_text(milliseconds: int) -> None:
+    kind = Duration()
+    seconds = milliseconds / 1000
+    text = tomllib.loads(f"x = {kind.to_toml(seconds)}")["x"]
+    assert kind.from_toml(text, Path("/")) == pytest.approx(seconds, abs=1e-6)
+    assert jsonschema.Draft202012Validator(kind.schema()).is_valid(text)
+
+
+@pytest.mark.parametrize("text", ["", "0s", "30", "s", "-1s", "1 s", "1w", "1.s", "1e3s", "٣s"])
+def test_what_is_no_time(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - kinds raise it without a message
+        Duration().from_text(text)
+
+
+def test_times_in_every_unit() -> None:
+    found = [Duration().from_text(text) for text in ("30s", "15m", "12h", "7d", "1.5h")]
+    assert found == [30.0, 900.0, 43_200.0, 604_800.0, 5400.0]
+    assert [Duration().to_toml(value) for value in found] == ['"30s"', '"15m"', '"12h"', '"7d"', '"90m"']
 
 
 @given(st.floats(0, 1e6), st.integers(-1000, 1000))

@@ -141,3 +141,11 @@ def test_the_socket_path_must_be_possible(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/" + "x" * 100)
     with pytest.raises(SettingsError, match="longer than the 107 bytes"):
         load()
+
+
+def test_questions_in_other_words_need_an_embedding_model() -> None:
+    assert load(semantic_cache="on").settings.embedder == "auto"
+    assert load(semantic_cache="exact", embedder="off").settings.semantic_cache == "exact"
+    with pytest.raises(SettingsError, match="embedder is off") as caught:
+        load(semantic_cache="on", embedder="off")
+    assert caught.value.param == "semantic_cache"

@@ -37,7 +37,7 @@ def asked(question: str, *before: Message, tenant: str = "", cache: Any = "on", 
 
 
 def answered(text: str = "So it is.", tokens: int = 5) -> CachedAnswer:
-    return CachedAnswer(text, None, 11, tokens)
+    return CachedAnswer(text, None, 11, tokens, 3)
 
 
 @dataclass

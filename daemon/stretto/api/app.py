@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stretto.api.answers import AnswerRoute
 from stretto.api.auth import BearerGuard
+from stretto.api.cache import cache_routes
 from stretto.api.envelopes import refusal_body
 from stretto.api.health import HealthRoute
 from stretto.api.key_guard import KeyGuard
@@ -20,6 +21,7 @@ from stretto.api.mounts import MOUNTS, Parts
 from stretto.api.ports import EmbedderPort, PipelinePort
 from stretto.api.replies import ErrorReplies, RequestTag, no_such_route
 from stretto.api.retries import Retries
+from stretto.cache import AnswerCache
 from stretto.ledger import Ledger
 from stretto.memory import SessionMemory
 from stretto.serving import CrossOrigin, HostGuard
@@ -34,6 +36,7 @@ def shared_routes(
     ledger: Ledger | None = None,
     memory: SessionMemory | None = None,
     retries: Retries | None = None,
+    cache: AnswerCache | None = None,
 ) -> list[BaseRoute]:
     """The routes that the public port and the Unix socket both have; of the dialects, those named in ``compat``."""
     answer = partial(AnswerRoute, pipeline=pipeline, ping_interval_s=ping_interval_s, retries=retries)
@@ -49,6 +52,7 @@ def shared_routes(
         Route("/v1/models/{model_id:path}", ModelDetail(pipeline, embedder, more), methods=["GET"]),
         *mounted,
         *memory_routes(memory),
+        *cache_routes(cache),
     ]
 
 
@@ -77,6 +81,7 @@ def public_app(
     embedder: EmbedderPort | None = None,
     memory: SessionMemory | None = None,
     retries: Retries | None = None,
+    cache: AnswerCache | None = None,
 ) -> ASGIApp:
     """The application for the public port.
 
@@ -95,6 +100,7 @@ def public_app(
         embedder: computes embeddings, if there is one.
         memory: what is remembered between requests, if anything is.
         retries: lets a retry join the run of the request before; None runs each by itself.
+        cache: what was answered before, if it is kept.
     """
     routes = Routes(
         shared_routes(
@@ -104,6 +110,7 @@ def public_app(
             embedder=embedder,
             ledger=ledger,
             memory=memory,
+            cache=cache,
             retries=retries,
         )
     )

@@ -15,20 +15,26 @@ class CachedAnswer:
     Attributes:
         text: never empty.
         stop_string: the stop string that ended it, or None where the model did.
-        prompt_tokens, completion_tokens: of the request that it was made for.
+        prompt_tokens, completion_tokens, cached_tokens: of the request that it was made for; who is given it again pays the same.
     """
 
     text: str
     stop_string: str | None
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int = 0
+
+    @property
+    def usage(self) -> Usage:
+        """What it cost."""
+        return Usage(self.prompt_tokens, self.completion_tokens, self.cached_tokens)
 
     def events(self) -> tuple[Event, ...]:
         """The answer again: all its text as one piece."""
         return (
             TextDelta(0, self.text),
             Finish(0, "stop", self.stop_string),
-            Done(Usage(self.prompt_tokens, self.completion_tokens)),
+            Done(self.usage),
         )
 
 
@@ -49,4 +55,6 @@ def cacheable_answer(events: Iterable[Event]) -> CachedAnswer | None:
     text = "".join(texts)
     if finish is None or usage is None or finish.reason != "stop" or not text.strip():
         return None
-    return CachedAnswer(text, finish.stop_string, usage.prompt_tokens, usage.completion_tokens)
+    return CachedAnswer(
+        text, finish.stop_string, usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens
+    )

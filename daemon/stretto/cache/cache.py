@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 from stretto.cache import rows
 from stretto.cache.answer import CachedAnswer
 from stretto.cache.gate import compare_readings
-from stretto.cache.index import CacheIndex, Candidate, Float32Array
+from stretto.cache.index import CacheIndex, Float32Array
 from stretto.cache.judge import Judge, JudgeFailed
 from stretto.cache.key import CacheKey, cache_key, why_not_cached
 from stretto.cache.reading import read_question
@@ -213,8 +213,9 @@ class AnswerCache:
         assert key is not None
         exact = self._index.exact(key.exact)
         if exact is not None and self._usable(exact, most_tokens):
-            await self._take(lookup, exact.id, "exact", None)
-            if lookup.answer is not None:
+            found = await self._exchanges([exact.id])
+            if exact.id in found:
+                self._take(lookup, exact.id, found[exact.id][1], "exact", None)
                 return
         lookup.vector = await self._embed(key.question)
         if lookup.vector is None:
@@ -226,28 +227,28 @@ class AnswerCache:
             allowed=lambda row: self._usable(row, most_tokens),
             limit=CANDIDATES,
         )
-        candidate = await self._chosen(candidates, key.question, request_id)
-        if candidate is not None:
-            await self._take(lookup, candidate.id, "semantic", candidate.similarity)
-
-    async def _chosen(self, candidates: Sequence[Candidate], asked: str, request_id: str) -> Candidate | None:
-        """The first candidate that passes the gate and the judge."""
         if not candidates:
-            return None
-        questions = await self._store.read(
-            lambda connection: rows.questions(connection, [candidate.id for candidate in candidates])
-        )
-        reading = read_question(asked)
+            return
+        found = await self._exchanges([candidate.id for candidate in candidates])
+        reading = read_question(key.question)
         for candidate in candidates:
-            question = questions.get(candidate.id)
-            if question is None:
+            if candidate.id not in found:
                 continue
+            question, answer = found[candidate.id]
             refusal = compare_readings(read_question(question), reading)
             if refusal is not None:
                 self._refusals[refusal.reason] += 1
-            elif await self._same(request_id, question, asked):
-                return candidate
-        return None
+            elif await self._same(request_id, question, key.question):
+                self._take(lookup, candidate.id, answer, "semantic", candidate.similarity)
+                return
+
+    async def _exchanges(self, ids: Sequence[int]) -> dict[int, tuple[str, CachedAnswer]]:
+        """Questions and answers; rows that are gone are gone from the index too."""
+        found = await self._store.read(partial(rows.exchanges, ids=ids))
+        for row_id in ids:
+            if row_id not in found:
+                self._index.remove(row_id)
+        return found
 
     async def _same(self, request_id: str, question: str, asked: str) -> bool:
         if self._judge is None or self.config.judge_threshold is None:
@@ -263,13 +264,17 @@ class AnswerCache:
             return False
         return True
 
-    async def _take(
-        self, lookup: Lookup, row_id: int, match: Literal["exact", "semantic"], similarity: float | None
+    def _take(
+        self,
+        lookup: Lookup,
+        row_id: int,
+        answer: CachedAnswer,
+        match: Literal["exact", "semantic"],
+        similarity: float | None,
     ) -> None:
-        answer = await self._store.read(lambda connection: rows.answer(connection, row_id))
-        if answer is None:  # forgotten since
-            self._index.remove(row_id)
-            return
+        key = lookup.key
+        if key is None or lookup.epoch != self._epoch(key.tenant):
+            return  # it was forgotten while it was being looked at
         self._hits[row_id] += 1
         lookup.outcome, lookup.answer, lookup.match, lookup.similarity = "hit", answer, match, similarity
 
@@ -304,6 +309,13 @@ class AnswerCache:
                 lambda row: row.tenant == tenant and (session is None or row.session == session)
             )
         )
+
+    async def session_changed(self, tenant: str, session: str) -> None:
+        """Forget what was made with a session's memory, which is not what it was. Never fails."""
+        try:
+            await self.forget(tenant, session)
+        except StoreError as error:
+            self._fault("forgetting the answers of a session", error)
 
     async def clear(self) -> int:
         """Forget everything; returns how many answers that was. Raises StoreError."""

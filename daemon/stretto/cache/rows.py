@@ -10,7 +10,7 @@ from stretto.cache.answer import CachedAnswer
 from stretto.cache.key import CacheKey
 
 _DELETED_AT_ONCE = 500
-_ANSWER_COLUMNS = "answer, stop_string, prompt_tokens, completion_tokens"
+_ANSWER_COLUMNS = "answer, stop_string, prompt_tokens, completion_tokens, cached_tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,30 +74,25 @@ def put(
     cursor = connection.execute(
         """
         INSERT INTO cache_answer (tenant, session, exact, context, created_us, question, answer, stop_string,
-                                  prompt_tokens, completion_tokens, vector)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                                  prompt_tokens, completion_tokens, cached_tokens, vector)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
         """,
         (
             key.tenant, key.session, key.exact, key.context, created_us, key.question, answer.text, answer.stop_string,
-            answer.prompt_tokens, answer.completion_tokens, vector,
+            answer.prompt_tokens, answer.completion_tokens, answer.cached_tokens, vector,
         ),
     )  # fmt: skip
     assert cursor.lastrowid is not None
     return cursor.lastrowid
 
 
-def answer(connection: sqlite3.Connection, row_id: int) -> CachedAnswer | None:
-    """A row's answer; None when it is gone."""
-    row = connection.execute(f"SELECT {_ANSWER_COLUMNS} FROM cache_answer WHERE id = ?", (row_id,)).fetchone()
-    return None if row is None else CachedAnswer(*row)
-
-
-def questions(connection: sqlite3.Connection, ids: Sequence[int]) -> dict[int, str]:
-    """Questions of rows, by id; those that are gone are left out."""
+def exchanges(connection: sqlite3.Connection, ids: Sequence[int]) -> dict[int, tuple[str, CachedAnswer]]:
+    """Questions and answers of rows, by id; those that are gone are left out."""
     marks = ",".join("?" * len(ids))
-    return dict(
-        connection.execute(f"SELECT id, question FROM cache_answer WHERE id IN ({marks})", tuple(ids))
+    found = connection.execute(
+        f"SELECT id, question, {_ANSWER_COLUMNS} FROM cache_answer WHERE id IN ({marks})", tuple(ids)
     )
+    return {row_id: (question, CachedAnswer(*answer)) for row_id, question, *answer in found}
 
 
 def delete(connection: sqlite3.Connection, ids: Iterable[int]) -> None:

@@ -27,6 +27,7 @@ _ANSWER = """
         stop_string TEXT,
         prompt_tokens INTEGER NOT NULL CHECK (prompt_tokens >= 0),
         completion_tokens INTEGER NOT NULL CHECK (completion_tokens >= 0),
+        cached_tokens INTEGER NOT NULL CHECK (cached_tokens BETWEEN 0 AND prompt_tokens),
         vector BLOB
     ) STRICT
 """

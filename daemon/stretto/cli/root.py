@@ -28,6 +28,7 @@ COMMANDS = {
     "status": "Show what the daemon is doing: model, memory, queue, and each live request.",
     "stop": "Stop the daemon, and wait until it has gone.",
     "memory": "Look at what the daemon remembers, pin notes, and forget.",
+    "cache": "Look at the answers that the daemon keeps, and forget them.",
     "db": "Look after the store: the file of memories, cached answers and credits in the state directory.",
     "doctor": "Look at this machine: can it serve, with the settings as they are, and what is missing?",
     "bench": "Measure the daemon, alone or side by side with other OpenAI-compatible servers.",

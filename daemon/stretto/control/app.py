@@ -16,7 +16,9 @@ from stretto.api import (
     Routes,
     shared_routes,
 )
+from stretto.cache import AnswerCache
 from stretto.control.admin import Admin
+from stretto.control.cache import cache_admin_routes
 from stretto.control.memory import memory_admin_routes
 from stretto.control.peers import PeerGuard
 from stretto.ledger import Ledger
@@ -34,6 +36,7 @@ def control_app(
     embedder: EmbedderPort | None = None,
     memory: SessionMemory | None = None,
     retries: Retries | None = None,
+    cache: AnswerCache | None = None,
 ) -> ASGIApp:
     """The application for the Unix socket. There is no key and no Host check: the kernel says who calls.
 
@@ -47,6 +50,7 @@ def control_app(
         embedder: computes embeddings, if there is one.
         memory: what is remembered between requests, if anything is.
         retries: lets a retry join the run of the request before; None runs each by itself.
+        cache: what was answered before, if it is kept.
     """
     admin = Admin(pipeline, on_stop=on_stop, on_drain=on_drain)
     shared = shared_routes(
@@ -55,8 +59,11 @@ def control_app(
         embedder=embedder,
         ledger=ledger,
         memory=memory,
+        cache=cache,
         retries=retries,
     )
-    routes: ASGIApp = Routes([*shared, *admin.routes(), *memory_admin_routes(memory)])
+    routes: ASGIApp = Routes(
+        [*shared, *admin.routes(), *memory_admin_routes(memory), *cache_admin_routes(cache)]
+    )
     guarded = routes if ledger is None else KeyGuard(routes, ledger, trusted=True)
     return RequestTag(ErrorReplies(PeerGuard(guarded, uids=uids)))

@@ -97,18 +97,18 @@ class Embedder:
 
         Raises:
             InvalidRequest: ``context_length_exceeded`` with both numbers; ``invalid_value`` for an id that the vocabulary does not
-                have, or an empty text. ``param`` is ``input[index]``. Nothing was computed then.
+                have. ``param`` is ``input[index]``. Nothing was computed then.
             EngineError: the weights gave a vector that is none (``embedding_failed``).
         """
         try:
-            sequences, cut = await trio.to_thread.run_sync(
-                self._prepare, inputs, truncate, limiter=self._limiter
+            sequences, cut, first = await trio.to_thread.run_sync(
+                self._begin, inputs, truncate, limiter=self._limiter
             )
         except InvalidRequest:
             self._totals.refused += 1
             raise
         self._totals.truncated += cut
-        vectors = await self._all(sequences)
+        vectors = await self._all(sequences) if first is None else self._accounted(*first)
         counts = tuple(map(len, sequences))
         self._totals.texts += len(counts)
         self._totals.tokens += sum(counts)
@@ -151,7 +151,12 @@ class Embedder:
         return vectors
 
     async def _one(self, sequences: Sequence[Sequence[int]]) -> Float32Array:
-        vectors, took_s = await trio.to_thread.run_sync(self._compute, sequences, limiter=self._limiter)
+        return self._accounted(
+            *await trio.to_thread.run_sync(self._compute, sequences, limiter=self._limiter)
+        )
+
+    def _accounted(self, vectors: Float32Array, took_s: float) -> Float32Array:
+        """Vectors of a batch, once they are found to be sound."""
         self._totals.busy_s += took_s
         self._totals.batches += 1
         if not np.isfinite(vectors).all():
@@ -163,6 +168,14 @@ class Embedder:
         return vectors
 
     # In a worker thread ----------------------------------------------------------------------------------------------
+
+    def _begin(
+        self, inputs: Sequence[str | Sequence[int]], truncate: bool
+    ) -> tuple[list[list[int]], int, tuple[Float32Array, float] | None]:
+        """Token ids, how many inputs were cut, and if all make one batch its vectors too: short texts cost one way to a thread."""
+        sequences, cut = self._prepare(inputs, truncate)
+        small = 0 < sum(map(len, sequences)) <= _BATCH_TOKENS
+        return sequences, cut, self._compute(sequences) if small else None
 
     def _prepare(self, inputs: Sequence[str | Sequence[int]], truncate: bool) -> tuple[list[list[int]], int]:
         """Token ids that can be computed, and how many of the inputs were cut."""

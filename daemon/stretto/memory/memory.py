@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 
 from stretto.errors import InvalidRequest, NotFound
@@ -29,6 +29,8 @@ class SessionMemory:
         self.top_k = top_k
         self.max_entries = max_entries
         self._store = store
+        self.on_change: Callable[[str, str], Awaitable[None]] | None = None
+        """Awaited with tenant and session once a note was pinned or anything forgotten: what was made with them is out of date."""
         self._counts = {"recalls": 0, "recalled_entries": 0, "recorded": 0}
 
     async def recall(
@@ -77,7 +79,7 @@ class SessionMemory:
                 f"'text' has {len(text)} characters; a note has at most {NOTE_CHARS}.", param="text"
             )
         try:
-            return await self._store.write(
+            entry = await self._store.write(
                 lambda connection: entries.add_note(connection, tenant, session, text, self.max_entries),
                 durable=True,
             )
@@ -87,6 +89,8 @@ class SessionMemory:
                 code="memory_full",
                 remedy="Delete notes that are not needed any more.",
             ) from None
+        await self._changed(tenant, session)
+        return entry
 
     async def page(
         self, tenant: str, session: str, *, after: str | None = None, limit: int = 1000
@@ -119,12 +123,14 @@ class SessionMemory:
             lambda connection: entries.forget(connection, tenant, session, key), durable=True
         ):
             raise _unknown(entry_id)
+        await self._changed(tenant, session)
 
     async def forget_all(self, tenant: str, session: str) -> int:
         """Delete a session; returns how many entries it had. From the first moment on nothing of it is recalled."""
         count = await self._store.write(
             lambda connection: entries.detach(connection, tenant, session), durable=True
         )
+        await self._changed(tenant, session)
         await self.purge()
         return count
 
@@ -132,6 +138,10 @@ class SessionMemory:
         """Delete what is left of sessions that were forgotten; for the start, when a process died in the middle."""
         while await self._store.write(entries.purge):
             pass
+
+    async def _changed(self, tenant: str, session: str) -> None:
+        if self.on_change is not None:
+            await self.on_change(tenant, session)
 
     async def sessions(self) -> Sequence[SessionCount]:
         """Every session of every tenant; for the administrator alone."""

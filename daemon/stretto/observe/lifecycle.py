@@ -29,7 +29,7 @@ def emit(logger: logging.Logger, level: int, event: str, fields: Fields, text: s
 class LifecycleLog:
     """One line for each phase of a request.
 
-    ``completed``, ``cancelled`` and ``failed`` are the last of a request. Times are seconds. Ids, phases, codes and finish
+    ``completed``, ``replayed``, ``cancelled`` and ``failed`` are the last of a request. Times are seconds. Ids, phases, codes and finish
     reasons are words; whatever is not shaped like one is not written.
     """
 
@@ -92,6 +92,20 @@ class LifecycleLog:
             prefill_tokens_per_s=rate_per_s(prompt_tokens - cached_tokens, prefill_s),
             decode_tokens_per_s=rate_per_s(completion_tokens - 1, decode_s),
             cache_miss=None if cache_miss is None else word(cache_miss),
+        )
+
+    def replayed(
+        self, request_id: str, *, match: str, prompt_tokens: int, completion_tokens: int, after_s: float
+    ) -> None:
+        """Answered from the cache; ``match`` says how the answer was found, and the tokens are those that it once cost."""
+        self._emit(
+            logging.INFO,
+            "replayed",
+            request_id,
+            match=word(match),
+            prompt_tokens=prompt_tokens,
+            completion_tokens=completion_tokens,
+            after_s=after_s,
         )
 
     def embedded(self, request_id: str, *, texts: int, prompt_tokens: int, after_s: float) -> None:

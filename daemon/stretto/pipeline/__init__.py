@@ -7,6 +7,7 @@ from stretto.pipeline.health import Health
 from stretto.pipeline.pipeline import Pipeline, draining_error
 from stretto.pipeline.request_log import RequestLog
 from stretto.pipeline.served import ServedModel
+from stretto.pipeline.served_judge import ServedJudge
 from stretto.pipeline.tokens import Tokens
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Health",
     "Pipeline",
     "RequestLog",
+    "ServedJudge",
     "ServedModel",
     "Tokens",
     "draining_error",

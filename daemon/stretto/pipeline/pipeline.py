@@ -15,6 +15,7 @@ from functools import partial
 import trio
 
 from stretto._version import __version__
+from stretto.cache import AnswerCache, Lookup
 from stretto.conversation import (
     AnswerFormat,
     ChatTemplate,
@@ -30,12 +31,14 @@ from stretto.pipeline.admission import Admission
 from stretto.pipeline.answer import Answer, Progress, cancelled_error, sequence_id
 from stretto.pipeline.best_of import BestAnswer
 from stretto.pipeline.billing import Bill, Billing
+from stretto.pipeline.caching import Caching
 from stretto.pipeline.chat import Chat, ChatPrompt
 from stretto.pipeline.fitting import fitting_max_tokens
 from stretto.pipeline.health import Health, judge_health
 from stretto.pipeline.raw import RawPrompts
 from stretto.pipeline.remembering import Remembering
-from stretto.pipeline.request_log import RequestLog
+from stretto.pipeline.replay import ReplayedAnswer
+from stretto.pipeline.request_log import RequestLines, RequestLog
 from stretto.pipeline.served import ServedModel, capabilities_of
 from stretto.pipeline.tokens import Tokens
 
@@ -55,6 +58,7 @@ class Pipeline:
         tool_dialect: how the model writes calls of functions; ``auto`` goes by the template.
         cache_block_tokens: tokens of a block of the prefix cache, or 0 where there is none.
         memory: what is remembered between requests; None where nothing is.
+        cache: what was answered before; None where nothing is kept.
         render_threads: how many prompts may be rendered and tokenised at once, off the loop; and as many grammars compiled.
         clock: monotonic seconds.
     """
@@ -74,6 +78,7 @@ class Pipeline:
         tool_dialect: str = "auto",
         cache_block_tokens: int = 0,
         memory: SessionMemory | None = None,
+        cache: AnswerCache | None = None,
         render_threads: int = 2,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -88,6 +93,7 @@ class Pipeline:
         self._default_max_tokens = default_max_tokens
         self._cache_block_tokens = cache_block_tokens
         self._remembering = Remembering(memory, model.context_tokens, default_max_tokens)
+        self._caching = Caching(cache, form, memory=memory is not None, default_max_tokens=default_max_tokens)
         self._render_limiter = trio.CapacityLimiter(render_threads)
         self._grammars = GrammarCompiler(tokenizer, marks=None if form is None else form.marks)
         self._chat = None
@@ -102,6 +108,7 @@ class Pipeline:
             )
         self._compile_limiter = trio.CapacityLimiter(render_threads)
         self.tokens = Tokens(tokenizer, self._prompt_ids)
+        self._lines = RequestLines(log, clock)
         self._clock = clock
         self._started = clock()
         self._live: dict[str, Progress] = {}
@@ -111,7 +118,7 @@ class Pipeline:
         self._idle.set()
 
     @asynccontextmanager
-    async def answer(self, request: Request) -> AsyncIterator[Answer | BestAnswer]:
+    async def answer(self, request: Request) -> AsyncIterator[Answer | BestAnswer | ReplayedAnswer]:
         """Run a request. Leaving the block before the last event cancels its work within one engine step.
 
         Raises:
@@ -128,28 +135,45 @@ class Pipeline:
         now = self._clock()
         progress = Progress(request, started=now, phase_started=now)
         self._log.accepted(request.id, stream=request.stream, choices=request.choices)
-        answer: Answer | None = None
+        answer: Answer | ReplayedAnswer | None = None
         try:
             with self._admission.enter(request.sequences), self._tracked(progress):
                 async with self._billing.bill(request) as bill:
-                    answer = await self._start(request, progress, bill)
+                    lookup = await self._caching.look_up(request)
+                    answer = await self._replayed(request, lookup, bill)
+                    if answer is None:
+                        answer = await self._start(request, progress, bill)
+                    self._caching.attend(lookup, answer)
                     try:
-                        yield answer if request.best_of is None else BestAnswer(answer)
+                        if isinstance(answer, ReplayedAnswer) or request.best_of is None:
+                            yield answer
+                        else:
+                            yield BestAnswer(answer)
                     finally:
                         answer.close()
                         bill.leave(answer.made(), answer.failure)
-                self._log_end(progress, answer)
+                self._lines.ended(progress, answer)
         except StrettoError as error:
-            self._log.failed(
-                request.id, phase=progress.phase, code=error.code, after_s=self._clock() - progress.started
-            )
+            self._lines.failed(progress, error)
             raise
         except BaseException:
             if answer is not None and answer.read:  # clients may hang up at the last word
-                self._log_end(progress, answer)
+                self._lines.ended(progress, answer)
             else:
-                self._log_cancelled(progress)
+                self._lines.cancelled(progress)
             raise
+
+    async def _replayed(self, request: Request, lookup: Lookup | None, bill: Bill) -> ReplayedAnswer | None:
+        """The answer that was found, to be given again and paid like the first time; None when a new one is to be made."""
+        if lookup is None or lookup.answer is None:
+            return None
+        usage = await bill.charge(lookup.answer.usage)
+        answer = ReplayedAnswer(request, lookup.answer, usage, lookup.match or "exact")
+        bill.tell(answer.headers)
+        recorder = self._remembering.recorder(request)
+        if recorder is not None:
+            answer.listeners.append(recorder)
+        return answer
 
     async def count_tokens(self, request: Request) -> int:
         """Tokens of the prompt that ``answer`` would make of this request, whether or not they fit the context; without what memory adds.
@@ -200,7 +224,7 @@ class Pipeline:
             generation,
             raw.assembler,
             progress,
-            self._log_phase,
+            self._lines.phase,
             self._clock,
             cache_block_tokens=self._cache_block_tokens,
             echo=raw.echo,
@@ -256,7 +280,7 @@ class Pipeline:
             generation,
             partial(chat.assembler, request, prompt),
             progress,
-            self._log_phase,
+            self._lines.phase,
             self._clock,
             cache_block_tokens=self._cache_block_tokens,
             settle=bill.settle,
@@ -384,58 +408,6 @@ class Pipeline:
             del self._live[progress.request.id]
             if not self._live:
                 self._idle.set()
-
-    def _log_phase(self, progress: Progress) -> None:
-        now = self._clock()
-        since_s, progress.phase_started = now - progress.phase_started, now
-        if progress.phase == "prefilling":
-            self._log.prefilling(progress.request.id, prompt_tokens=progress.prompt_tokens, queued_s=since_s)
-        elif progress.phase == "generating":
-            self._log.generating(
-                progress.request.id,
-                prompt_tokens=progress.prompt_tokens,
-                cached_tokens=progress.cached_tokens,
-                prefill_s=since_s,
-            )
-
-    def _log_cancelled(self, progress: Progress) -> None:
-        self._log.cancelled(
-            progress.request.id,
-            phase=progress.phase,
-            completion_tokens=progress.completion_tokens,
-            after_s=self._clock() - progress.started,
-        )
-
-    def _log_end(self, progress: Progress, answer: Answer) -> None:
-        if answer.failure is not None:  # a stream tells it to its client and ends like any other
-            self._log.failed(
-                progress.request.id,
-                phase=progress.phase,
-                code=answer.failure.code,
-                after_s=self._clock() - progress.started,
-            )
-            return
-        if not answer.complete:
-            self._log_cancelled(progress)
-            return
-        usage = answer.usage()
-        timings = [outcome.timing for outcome in answer.outcomes()]
-        queued_s = max((timing.queued_s for timing in timings), default=0.0)
-        prefill_s = max((timing.prefill_s for timing in timings), default=progress.first_token_s or 0.0)
-        total_s = self._clock() - progress.started
-        self._log.completed(
-            progress.request.id,
-            prompt_tokens=usage.prompt_tokens,
-            cached_tokens=usage.cached_tokens,
-            completion_tokens=usage.completion_tokens,
-            finish_reason="+".join(sorted(set(progress.finish_reasons))),
-            queued_s=queued_s,
-            prefill_s=prefill_s,
-            decode_s=max(
-                (timing.decode_s for timing in timings), default=max(0.0, total_s - queued_s - prefill_s)
-            ),
-            cache_miss=None if answer.cache_miss is None else str(answer.cache_miss),
-        )
 
 
 def draining_error() -> Unavailable:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from stretto.settings.kinds import (
     Choice,
+    Duration,
     FilePath,
     Integer,
     Kind,
@@ -130,6 +131,7 @@ def fields_of(settings_class: type[Any]) -> tuple[SettingField, ...]:
 __all__ = [
     "ENVIRONMENT_PREFIX",
     "Choice",
+    "Duration",
     "FilePath",
     "Integer",
     "Kind",

@@ -230,6 +230,37 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True)
+class Duration:
+    """A length of time with its unit; the value is seconds."""
+
+    metavar: str = "TIME"
+    allowed: str = "a time above 0 with its unit, such as 30s, 15m, 12h or 7d"
+
+    def from_text(self, text: str) -> float:
+        found = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhd])", text)
+        if found is None or float(found[1]) == 0:
+            raise ValueError
+        return float(found[1]) * _UNITS_S[found[2]]
+
+    def from_toml(self, value: object, base: Path) -> float:
+        if not isinstance(value, str):
+            raise ValueError
+        return self.from_text(value)
+
+    def to_toml(self, value: object) -> str:
+        assert isinstance(value, float)
+        unit = next(unit for unit, seconds in _UNITS_S.items() if value % seconds == 0 or unit == "s")
+        count = f"{value / _UNITS_S[unit]:.3f}".rstrip("0").rstrip(".")
+        return toml_string(f"{count}{unit}")
+
+    def schema(self) -> JsonObject:
+        return {"type": "string", "pattern": r"^[0-9]{1,9}(\.[0-9]{1,3})?[smhd]$"}
+
+
+_UNITS_S = {"d": 86_400, "h": 3600, "m": 60, "s": 1}
+
+
+@dataclass(frozen=True, slots=True)
 class Switch:
     """On or off."""
 

@@ -203,6 +203,16 @@ def _directories(settings: Settings, origins: Origins) -> None:
         raise refuse("socket", origins, f"{settings.socket} is a directory")
 
 
+def _cache_needs_embedder(settings: Settings, origins: Origins) -> None:
+    if settings.semantic_cache == "on" and settings.embedder == "off":
+        raise refuse(
+            "semantic_cache",
+            origins,
+            "on compares questions by an embedding model, and embedder is off",
+            "Leave --embedder out, or use --semantic-cache exact.",
+        )
+
+
 RULES: tuple[Callable[[Settings, Origins], None], ...] = (
     _open_host,
     _open_origins,
@@ -211,6 +221,7 @@ RULES: tuple[Callable[[Settings, Origins], None], ...] = (
     _mlx_only,
     _files,
     _one_kind_of_keys,
+    _cache_needs_embedder,
     _answer_fits,
     _deadline_after_stall,
     _directories,

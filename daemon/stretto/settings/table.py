@@ -14,6 +14,7 @@ import platformdirs
 
 from stretto.settings.declare import (
     Choice,
+    Duration,
     FilePath,
     Integer,
     Number,
@@ -33,6 +34,7 @@ ACCESS = "Access"
 ENGINE = "Engine"
 EMBEDDINGS = "Embeddings"
 MEMORY = "Memory"
+CACHE = "Answer cache"
 LIMITS = "Limits"
 FILES = "Files"
 LOG = "Log"
@@ -296,6 +298,41 @@ class Settings:
         Integer(1, 10_000_000),
         "Entries that a session holds at most; the oldest exchanges make room, notes never do.",
         MEMORY,
+    )
+
+    semantic_cache: str = setting(
+        "off",
+        Choice(("on", "exact", "off")),
+        "Whether answers are kept and given again to whoever asks the same in the same context. on finds questions in other words too, "
+        "and needs an embedding model; exact finds those that are the same word for word.",
+        CACHE,
+    )
+    cache_threshold: float = setting(
+        0.8,
+        Number(0, 1),
+        "Least cosine similarity of two questions that may be the same.",
+        CACHE,
+    )
+    cache_judge_threshold: float | None = setting(
+        None,
+        Number(0, 1),
+        "Least probability, as the judge sees it, that two questions in other words are the same. The judge is the served model; "
+        "with 0 none is asked, and the comparison of words decides.",
+        CACHE,
+        unset="0.9, or 0 where the served model has fewer than 1e9 parameters, too few to be a judge",
+    )
+    cache_ttl: float | None = setting(
+        None,
+        Duration(),
+        "Age at which a kept answer is given no more.",
+        CACHE,
+        unset="however old",
+    )
+    cache_max_entries: int = setting(
+        10_000,
+        Integer(1, 10_000_000),
+        "Most answers that are kept; the oldest make room.",
+        CACHE,
     )
 
     max_body_mb: float = setting(
