@@ -349,7 +349,7 @@ class AnswerCache:
         """Settings, sizes, and counts since the start; plain JSON values."""
         config = self.config
         names = (
-            "exact_hits", "semantic_hits", "misses", "refreshed", "bypassed", "kept", "evicted", "judge_calls",
+            "exact_hits", "semantic_hits", "misses", "refreshed", "bypassed", "kept", "dropped", "judge_calls",
             "too_long_to_embed", "faults",
         )  # fmt: skip
         return {
@@ -371,7 +371,7 @@ class AnswerCache:
             self._hits.pop(row_id, None)
         for piece in rows.in_pieces(ids):
             await self._store.write(partial(rows.delete, ids=piece))
-        self._counts["evicted"] += len(ids)
+        self._counts["dropped"] += len(ids)
         return len(ids)
 
     def _epoch(self, tenant: str) -> int:
