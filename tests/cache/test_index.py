@@ -27,7 +27,7 @@ def unit(seed: int) -> np.ndarray:
     return (vector / np.linalg.norm(vector)).astype(np.float32)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.booleans(), st.booleans()), max_size=60),
     st.floats(-1, 1),
