@@ -54,18 +54,19 @@ static Matrix make_matrix(int encoding, int rows, int columns) {
     return matrix;
 }
 
-static void products(const Kernels *kernels, int encoding, int rows, int width, int columns) {
+static void products(const Kernels *kernels, int encoding, int rows, int width, int columns, int fine) {
     const Matrix matrix = make_matrix(encoding, width, columns);
     const size_t count = (size_t)rows * (size_t)columns;
     float *x = floats(count), *out[2];
     for (int which = 0; which < 2; which++) {
         const Kernels *k = which ? kernels : &kernels_scalar;
-        Activations a = {columns, malloc(count), malloc(count / 8), malloc(count / 8), malloc(count / 4)};
-        if (bits_of(encoding)) k->quantise(x, (int)count, a.values, a.scales, a.sums, a.halves);
+        Activations a = {columns, malloc(count), fine ? malloc(count) : NULL, malloc(count / 8), malloc(count / 8),
+                         malloc(count / 4)};
+        if (bits_of(encoding)) k->quantise(x, (int)count, a.values, a.fine, a.scales, a.sums, a.halves);
         out[which] = calloc((size_t)(rows * width), sizeof(float));
         const Product product = {.quantised = &a, .plain = x, .rows = rows, .out = out[which], .out_stride = (size_t)width};
         for (int panel = 0; panel < matrix.panels; panel++) k->multiply(&matrix, panel, &product);
-        free(a.values), free(a.scales), free(a.sums), free(a.halves);
+        free(a.values), free(a.fine), free(a.scales), free(a.sums), free(a.halves);
     }
     for (int i = 0; i < rows * width; i++) {
         const float wanted = out[0][i], found = out[1][i];
@@ -83,9 +84,9 @@ static void steps(const Kernels *kernels, int workers, int bf16, float *logits) 
     float *norm = floats(HIDDEN), *frequencies = floats(HEAD / 2);
     uint8_t *table = random_rows(Q8_0, VOCAB, HIDDEN);
     const Op ops[] = {
-        {EMBED, 0, 0, 0, 4, 0, NULL, NULL, NULL},        {NORM, 0, 1, 0, 5, 0, NULL, norm, NULL},
-        {MULTIPLY, 1, 2, 0, 0, 0, &m[0], NULL, NULL},    {MULTIPLY, 1, 2, 64, 0, 0, &m[1], NULL, NULL},
-        {MULTIPLY, 1, 2, 96, 4, 0, &m[2], norm, NULL},   {ROTATE, 2, 2, 0, 4, 0, NULL, norm, norm},
+        {EMBED, 0, 0, 0, 4, 0, NULL, NULL, NULL},        {NORM, 0, 1, 0, 13, 0, NULL, norm, NULL},
+        {MULTIPLY, 1, 2, 0, 8, 0, &m[0], NULL, NULL},    {MULTIPLY, 1, 2, 64, 8, 0, &m[1], NULL, NULL},
+        {MULTIPLY, 1, 2, 96, 12, 0, &m[2], norm, NULL},   {ROTATE, 2, 2, 0, 4, 0, NULL, norm, norm},
         {ATTEND, 2, 3, 0, 4, 0, NULL, NULL, NULL},       {MERGE, 2, 3, 0, 4, 0, NULL, NULL, NULL},
         {SELECT, 0, 3, 0, 4, 0, NULL, NULL, NULL},       {QUANTISE, 3, 3, 0, 4, 0, NULL, NULL, NULL},
         {MULTIPLY, 3, 0, 0, 6, 0, &m[3], NULL, NULL},    {NORM, 0, 1, 0, 5, 0, NULL, norm, NULL},
@@ -137,8 +138,8 @@ int main(void) {
     }
     for (int n = 0; kernels_at(n); n++)
         for (int encoding = 0; encoding < ENCODINGS; encoding++) {
-            products(kernels_at(n), encoding, 15, 19, 512);
-            products(kernels_at(n), encoding, 3, 16, 256);
+            products(kernels_at(n), encoding, 15, 19, 512, 0);
+            products(kernels_at(n), encoding, 3, 16, 256, 1);
         }
     free(logits);
     printf("passed on %s\n", kernels_at(0)->name);
