@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
@@ -29,7 +30,7 @@ _AT_ONCE = 2  # bodies that are parsed or written; both may be megabytes
 T = TypeVar("T")
 
 
-class _TokensRoute:
+class _TokensRoute(ABC):
     """What both routes share: bodies are read and written in threads, and a client that goes is not waited for."""
 
     def __init__(self, pipeline: PipelinePort) -> None:
@@ -51,8 +52,9 @@ class _TokensRoute:
 
         await run_until_disconnect(receive, send, reply)
 
+    @abstractmethod
     async def _reply(self, body: bytes, request_id: str) -> bytes:
-        raise NotImplementedError
+        """The reply to a body."""
 
     def _resolve(self, model: str | None) -> None:
         if model is not None:
