@@ -168,10 +168,11 @@ class DiskPrefixStore:
         """Blocks of one chain, from its start, are the last to go; the files remember it over a restart."""
         stamp = self._stamp()
         with self._changed:
-            paths = [self._path(digest) for digest in digests if digest in self._sizes]
-            for digest in digests:
-                if digest in self._sizes:
-                    self._rank(digest, stamp)
+            # A conversation's blocks are used several times in a turn; once is enough to remember.
+            stale = [digest for digest in digests if self._stamps.get(digest, stamp) != stamp]
+            paths = [self._path(digest) for digest in stale]
+            for digest in stale:
+                self._rank(digest, stamp)
         for path in paths:
             with contextlib.suppress(OSError):
                 os.utime(path, ns=(stamp, stamp))
