@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import tokenizers
-
 from stretto.embedding.config import EncoderConfig
 from stretto.errors import InvalidRequest
 from stretto.weights.faults import invalid
-from stretto.weights.jsonfile import read_bytes
+from stretto.weights.hf_tokenizer import read_tokenizer_json
 
 _MAX_TOKENIZER_BYTES = 64 << 20
 _CHARACTERS_A_TOKEN = 64
@@ -41,17 +39,7 @@ class TextEncoder:
 
     def __init__(self, directory: Path, config: EncoderConfig) -> None:
         where = directory / "tokenizer.json"
-        data = read_bytes(where, _MAX_TOKENIZER_BYTES)
-        if data is None:
-            raise invalid(directory, "the file tokenizer.json is missing")
-        try:
-            base = tokenizers.Tokenizer.from_buffer(data)
-        # The library raises bare Exception here.
-        except Exception as error:
-            raise invalid(where, f"is not a tokenizer: {error}") from error
-        # Both are saved with some models, and would cut texts and fill them up without a word.
-        base.no_truncation()
-        base.no_padding()
+        base = read_tokenizer_json(directory, _MAX_TOKENIZER_BYTES)
         base.encode_special_tokens = True
         around = base.encode("").ids
         if len(around) != 2:

@@ -19,6 +19,27 @@ MAX_TOKENIZER_BYTES = 256 << 20
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
+def read_tokenizer_json(directory: Path, most_bytes: int) -> tokenizers.Tokenizer:
+    """The tokenizer of a directory's tokenizer.json, which neither cuts texts nor fills them up.
+
+    Raises:
+        StartupError: ``model_invalid``: there is none, it is larger than ``most_bytes``, or it is no tokenizer.
+    """
+    where = directory / "tokenizer.json"
+    data = read_bytes(where, most_bytes)
+    if data is None:
+        raise invalid(directory, "the file tokenizer.json is missing")
+    try:
+        base = tokenizers.Tokenizer.from_buffer(data)
+    # The library raises bare Exception here.
+    except Exception as error:
+        raise invalid(where, f"is not a tokenizer: {error}") from error
+    # Both are saved with some models, and would cut texts and fill them up without a word.
+    base.no_truncation()
+    base.no_padding()
+    return base
+
+
 def build_hf_tokenizer(
     path: Path, settings: Mapping[str, Any], end_ids: Sequence[int], vocab_size: int
 ) -> Tokenizer:
@@ -34,17 +55,7 @@ def build_hf_tokenizer(
         StartupError: ``model_unsupported`` naming the decoder; ``model_invalid``.
     """
     where = path / "tokenizer.json"
-    data = read_bytes(where, MAX_TOKENIZER_BYTES)
-    if data is None:
-        raise invalid(path, "the file tokenizer.json is missing")
-    try:
-        base = tokenizers.Tokenizer.from_buffer(data)
-    # The library raises bare Exception here.
-    except Exception as error:
-        raise invalid(where, f"is not a tokenizer: {error}") from error
-    # A truncation that was saved with the tokenizer would cut prompts without a word.
-    base.no_truncation()
-    base.no_padding()
+    base = read_tokenizer_json(path, MAX_TOKENIZER_BYTES)
     bos, eos = _named(path, settings, "bos_token"), _named(path, settings, "eos_token")
     for text in (bos, eos):
         if text is not None and base.token_to_id(text) is not None:
