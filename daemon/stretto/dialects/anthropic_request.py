@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from stretto.conversation.constraint import Constraint
-from stretto.conversation.messages import Message, Reasoning, Request, SamplingParams
+from stretto.conversation.messages import Message, Reasoning, Request
 from stretto.dialects.anthropic_messages import Conversation, parse_conversation
 from stretto.dialects.anthropic_tools import parse_choice, parse_tools
 from stretto.dialects.fields import read_fields
+from stretto.dialects.sampling import parse_sampling
 from stretto.errors import InvalidRequest
 
 MESSAGES_SCHEMA = "anthropic-messages-request"
@@ -55,7 +56,7 @@ def _request(fields: Mapping[str, Any], request_id: str) -> Request:
         parallel_tool_calls=not choice.get("disable_parallel_tool_use"),
         reasoning=_reasoning(fields, conversation),
         continues=conversation.continues,
-        sampling=_sampling(fields),
+        sampling=parse_sampling(fields),
         max_tokens=int(fields["max_tokens"]) if "max_tokens" in fields else None,
         lower_max_tokens=True,
         stop=tuple(filter(None, fields.get("stop_sequences", ()))),
@@ -64,19 +65,6 @@ def _request(fields: Mapping[str, Any], request_id: str) -> Request:
         template_kwargs=fields.get("chat_template_kwargs", {}),
         user=fields.get("metadata", {}).get("user_id"),
         constraint=_constraint(fields, conversation),
-    )
-
-
-def _sampling(fields: Mapping[str, Any]) -> SamplingParams:
-    plain = SamplingParams()
-    seed = fields.get("seed")
-    return SamplingParams(
-        temperature=float(fields.get("temperature", plain.temperature)),
-        top_k=int(fields.get("top_k", plain.top_k)),
-        top_p=float(fields.get("top_p", plain.top_p)),
-        min_p=float(fields.get("min_p", plain.min_p)),
-        repetition_penalty=float(fields.get("repetition_penalty", plain.repetition_penalty)),
-        seed=None if seed is None else int(seed),
     )
 
 

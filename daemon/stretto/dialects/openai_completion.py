@@ -13,9 +13,9 @@ from stretto.dialects.openai_format import parse_constraint
 from stretto.dialects.openai_sampling import (
     parse_ignore_eos,
     parse_include_usage,
-    parse_sampling,
     parse_stop,
 )
+from stretto.dialects.sampling import parse_sampling
 from stretto.errors import InvalidRequest
 from stretto.schemas import shown
 

@@ -13,10 +13,10 @@ from stretto.dialects.openai_messages import parse_messages
 from stretto.dialects.openai_sampling import (
     parse_ignore_eos,
     parse_include_usage,
-    parse_sampling,
     parse_stop,
 )
 from stretto.dialects.openai_tools import parse_reasoning, parse_tool_choice, parse_tools
+from stretto.dialects.sampling import parse_sampling
 from stretto.errors import InvalidRequest
 from stretto.schemas import shown
 

@@ -12,8 +12,9 @@ from stretto.conversation.messages import Request, ToolChoice
 from stretto.dialects.fields import read_fields
 from stretto.dialects.openai_responses_items import ItemReader
 from stretto.dialects.openai_responses_tools import FunctionNames, Tools, parse_tool_choice, parse_tools
-from stretto.dialects.openai_sampling import parse_sampling, parse_stop
+from stretto.dialects.openai_sampling import parse_stop
 from stretto.dialects.openai_tools import parse_reasoning
+from stretto.dialects.sampling import parse_sampling
 from stretto.errors import InvalidRequest
 from stretto.schemas import shown
 
