@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from clientlib.calls import ChatOptions, Messages, Sampling
 from clientlib.client import Admin, ChatStream, Client, TextStream
+from clientlib.credits import AsyncCredits, Credits
 from clientlib.default import DEFAULT
 from clientlib.errors import (
     AuthenticationError,
@@ -28,6 +29,7 @@ from clientlib.errors import (
     ContextLengthExceeded,
     DaemonNotRunning,
     Forbidden,
+    InsufficientCredits,
     InvalidRequest,
     NotFound,
     ProtocolError,
@@ -50,6 +52,7 @@ __all__ = [
     "AsyncAdmin",
     "AsyncChatStream",
     "AsyncClient",
+    "AsyncCredits",
     "AsyncTextStream",
     "AuthenticationError",
     "ChatOptions",
@@ -60,10 +63,12 @@ __all__ = [
     "ConnectFailed",
     "ConnectionLost",
     "ContextLengthExceeded",
+    "Credits",
     "DaemonNotRunning",
     "Delta",
     "Forbidden",
     "Health",
+    "InsufficientCredits",
     "InvalidRequest",
     "Messages",
     "Model",

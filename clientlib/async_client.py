@@ -29,6 +29,7 @@ from clientlib.calls import (
     status_call,
     stop_call,
 )
+from clientlib.credits import AsyncCredits
 from clientlib.memory_calls import DEFAULT_SESSION, add_call, forget_session_call, sessions_call
 from clientlib.replies import Delta, Health, JsonObject, Model, Reply
 from clientlib.session import Session
@@ -108,6 +109,7 @@ class AsyncAdmin:
     def __init__(self, session: Session, sleep: Callable[[float], Awaitable[object]]) -> None:
         self._session = session
         self._sleep = sleep
+        self.credits = AsyncCredits(session, self._run)
 
     async def status(self) -> JsonObject:
         """Engine, KV memory, queue, sequences, versions."""

@@ -26,6 +26,7 @@ from clientlib.calls import (
     status_call,
     stop_call,
 )
+from clientlib.credits import Credits
 from clientlib.memory_calls import DEFAULT_SESSION, add_call, forget_session_call, sessions_call
 from clientlib.replies import Delta, Health, JsonObject, Model, Reply
 from clientlib.session import Session
@@ -94,6 +95,7 @@ class Admin:
     def __init__(self, session: Session, sleep: Callable[[float], object]) -> None:
         self._session = session
         self._sleep = sleep
+        self.credits = Credits(session, self._run)
 
     def status(self) -> JsonObject:
         """Engine, KV memory, queue, sequences, versions."""

@@ -131,6 +131,12 @@ class AuthenticationError(RequestError):
     code = "invalid_api_key"
 
 
+class InsufficientCredits(RequestError):
+    """The key cannot pay what the request may cost; the message has both amounts."""
+
+    code = "insufficient_credits"
+
+
 class Forbidden(RequestError):
     """This caller may not do this."""
 
@@ -180,6 +186,7 @@ _BY_STATUS: Mapping[int, type[ClientError]] = MappingProxyType(
     {
         400: InvalidRequest,
         401: AuthenticationError,
+        402: InsufficientCredits,
         403: Forbidden,
         404: NotFound,
         405: InvalidRequest,
@@ -198,6 +205,7 @@ _STATUS_BY_CODE: Mapping[str, int] = MappingProxyType(
         "draining": 503,
         "engine_unavailable": 503,
         "invalid_api_key": 401,
+        "insufficient_credits": 402,
         "model_not_found": 404,
     }
 )

@@ -35,13 +35,14 @@ class TokenLogprob:
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens, counted by the daemon. ``cached_tokens`` of the prompt were not computed again, ``reasoning_tokens`` of the answer are
-    reasoning."""
+    reasoning. ``cost`` is in US dollars, where requests are billed."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     cached_tokens: int = 0
     reasoning_tokens: int = 0
+    cost: float | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +243,16 @@ def parse_usage(raw: Any) -> Usage | None:
         reasoning_tokens=as_int(
             spent.get("reasoning_tokens") or 0, "usage.completion_tokens_details.reasoning_tokens"
         ),
+        cost=_cost(usage.get("cost")),
     )
+
+
+def _cost(value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise invalid("usage.cost", value)
+    return float(value)
 
 
 def parse_logprobs(raw: Any) -> tuple[TokenLogprob, ...]:

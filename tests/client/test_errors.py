@@ -23,7 +23,7 @@ def envelope(**members: object) -> bytes:
         (400, "unsupported_value", clientlib.InvalidRequest),
         (400, "context_length_exceeded", clientlib.ContextLengthExceeded),
         (401, "invalid_api_key", clientlib.AuthenticationError),
-        (402, "insufficient_credits", clientlib.RequestError),
+        (402, "insufficient_credits", clientlib.InsufficientCredits),
         (403, "forbidden", clientlib.Forbidden),
         (404, "model_not_found", clientlib.NotFound),
         (405, "method_not_allowed", clientlib.InvalidRequest),
@@ -106,5 +106,5 @@ def test_errors_cross_processes() -> None:
 def test_every_error_is_a_client_error_and_public() -> None:
     kinds = [value for name in clientlib.__all__ if isinstance(value := getattr(clientlib, name), type)]
     errors = [kind for kind in kinds if issubclass(kind, Exception)]
-    assert len(errors) == 16
+    assert len(errors) == 17
     assert all(issubclass(kind, clientlib.ClientError) for kind in errors)

@@ -81,6 +81,27 @@ def test_key_and_key_file_exclude_each_other(tmp_path: Path) -> None:
         load_settings({"api_key": "other"}, environ={"STRETTO_API_KEY_FILE": str(path)})
 
 
+def test_the_provider_file_is_a_file_and_its_keys_take_the_place_of_the_one_key(tmp_path: Path) -> None:
+    path, key = tmp_path / "provider.json", tmp_path / "key"
+    with pytest.raises(SettingsError, match=f"^provider_config .*there is no file {path}$"):
+        load(provider_config=str(path))
+    for file in (path, key):
+        file.write_text("sesame")
+        file.chmod(0o600)
+    loaded = load(provider_config=str(path), host="0.0.0.0", cors_origins="*", memory="1")
+    assert (loaded.settings.provider_config, loaded.warnings) == (path, ())
+    with pytest.raises(
+        SettingsError, match=r"^provider_config .*together with api_key \(environment STRETTO_API_KEY\)"
+    ):
+        load(provider_config=str(path), api_key="k")
+    with pytest.raises(
+        SettingsError, match=r"together with api_key_file \(environment STRETTO_API_KEY_FILE\)"
+    ):
+        load(provider_config=str(path), api_key_file=str(key))
+    path.chmod(0o644)
+    assert "every user" in load(provider_config=str(path)).warnings[0]
+
+
 def test_echo_settings_belong_to_the_echo_backend() -> None:
     assert load(backend="echo", echo="fail_at_step=3").settings.echo == "fail_at_step=3"
     with pytest.raises(SettingsError, match="no effect"):

@@ -85,7 +85,7 @@ class Ledger:
         if key is None:
             raise AuthenticationError(
                 "Incorrect API key provided." if given else "No API key was provided.",
-                remedy="Send your key in the header 'Authorization: Bearer KEY'.",
+                remedy="Send your key in the header 'Authorization: Bearer KEY' or 'x-api-key: KEY'.",
             )
         if key.revoked:
             raise reservations.revoked_error()

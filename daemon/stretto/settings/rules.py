@@ -153,10 +153,11 @@ def _files(settings: Settings, origins: Origins) -> None:
 
 def _one_kind_of_keys(settings: Settings, origins: Origins) -> None:
     if settings.provider_config is not None and settings.api_key is not None:
+        other = "api_key" if settings.api_key_file is None else "api_key_file"
         raise refuse(
             "provider_config",
             origins,
-            f"cannot be set together with api_key ({origins['api_key']}): the ledger's keys take its place",
+            f"cannot be set together with {other} ({origins[other]}): the ledger's keys take its place",
             "Set one of them.",
         )
 
