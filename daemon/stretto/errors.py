@@ -6,7 +6,7 @@ clientlib rebuilds them from that envelope. A code, once published, never change
 
 from __future__ import annotations
 
-_FINAL_CODES = frozenset({"grammar_stuck", "grammar_too_complex"})
+_FINAL_CODES = frozenset({"grammar_stuck", "grammar_too_complex", "constraint_failed"})
 """Failures of ours that would happen again."""
 
 

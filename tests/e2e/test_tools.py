@@ -124,9 +124,20 @@ def test_streams_and_whole_replies_agree_field_by_field(echo_daemon: RunningDaem
 def test_one_call_at_a_time_if_asked(echo_daemon: RunningDaemon) -> None:
     with client_of(echo_daemon) as client:
         assert len(calls_of(ask(client, f"{CLOCK}\n{CLOCK}"))) == 2
-        reply = ask(client, f"{CLOCK}\n{CLOCK}", parallel_tool_calls=False)
-    assert calls_of(reply) == [("clock", {})]
-    assert reply.choices[0].finish_reason == "tool_calls"
+        forced: list[dict[str, Any]] = [
+            {"parallel_tool_calls": False},
+            {"parallel_tool_calls": False, "tool_choice": "required"},
+            {"tool_choice": NAMED},  # one function is named, which is one call
+            {"tool_choice": ALLOWED},
+        ]
+        for fields in forced:
+            for stream in (False, True):
+                reply = ask(client, f"{CLOCK}\n{CLOCK}", stream=stream, **fields)
+                assert calls_of(reply) == [("clock", {})]
+                assert reply.choices[0].finish_reason == "tool_calls"
+                # Right behind the call, and not at the limit.
+                assert reply.usage.completion_tokens <= len(CLOCK) + 2
+        assert len(calls_of(ask(client, f"{CLOCK}\n{CLOCK}", tool_choice="required"))) == 2
 
 
 def test_a_conversation_with_results(echo_daemon: RunningDaemon) -> None:

@@ -20,6 +20,29 @@ NO_PROMPT = np.zeros(0, dtype=np.int32)
 END = 258
 
 
+class PanicException(BaseException):
+    """As panics of Rust arrive in Python: by this name, and as no Exception."""
+
+
+class Faulty:
+    """A constraint with a bug: it raises at its ``place``-th token, when asked or when told, or allows what is no token."""
+
+    def __init__(self, fault: BaseException | None, place: int, *, told: bool) -> None:
+        self._fault, self._left, self._told = fault, place, told
+
+    def allowed(self) -> npt.NDArray[np.intp]:
+        if self._left == 1 and not self._told:
+            if self._fault is None:
+                return np.array([1 << 20], dtype=np.intp)
+            raise self._fault
+        return np.array([120], dtype=np.intp)
+
+    def accept(self, token_id: int) -> None:
+        if self._left == 1 and self._fault is not None:
+            raise self._fault
+        self._left -= 1
+
+
 class Script:
     """Allows a set of tokens at each step; fails when there is none left."""
 
@@ -129,3 +152,55 @@ async def test_a_constraint_decides_the_answer_and_its_end() -> None:
         assert failed.error.code == "constraint_failed"
         assert bytes(tokens["c"][:-1]) == b"hello"
         assert client.stats().state == "ready"
+
+
+FAULTS = {
+    "asked": (ValueError("secret words"), False),
+    "told": (KeyError("secret words"), True),
+    "panic": (PanicException("secret words"), False),
+    "panic when told": (PanicException("secret words"), True),
+    "no token": (None, False),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("place", [1, 3])
+async def test_a_constraint_that_breaks_ends_its_own_sequence_alone(
+    name: str, place: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    fault, told = FAULTS[name]
+    tokenizer = EchoTokenizer()
+    prompt = tokenizer.encode(
+        "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n", allow_special=True
+    )
+    async with EngineClient(EchoBackend(EchoScript())) as client:
+        await client.load()
+        bad = SequenceRequest(
+            "bad", prompt, SamplingParams(), 9, tokenizer.end_ids, constraint=Faulty(fault, place, told=told)
+        )
+        good = SequenceRequest(
+            "good", prompt, SamplingParams(), 9, tokenizer.end_ids, constraint=Script([[120]] * 5 + [[END]])
+        )
+        free = SequenceRequest("free", prompt, SamplingParams(temperature=0), 9, tokenizer.end_ids)
+        tokens: dict[str, list[int]] = {"bad": [], "good": [], "free": []}
+        generation = client.submit(bad, good, free)
+        async for update in generation:
+            tokens[update.id].extend(token.id for token in update.tokens)
+        assert tokens["bad"] == [120] * (place - 1)
+        failed = generation.outcomes["bad"]
+        assert failed.phase is Phase.FAILED
+        assert failed.error is not None
+        assert (failed.error.code, failed.error.status) == ("constraint_failed", 500)
+        assert not failed.error.retryable
+        assert tokens["good"] == [*[120] * 5, END]
+        assert bytes(tokens["free"][:-1]) == b"hello"
+        assert client.stats().failed_steps == 0
+    assert "secret words" not in caplog.text + str(failed.error)
+    assert "test_constraint.py" in caplog.text or fault is None
+
+
+def test_a_fault_of_the_sampler_itself_is_no_sequence_s_own() -> None:
+    row = np.zeros(5, dtype=np.float32)
+    state = SamplerState(SamplingParams(logit_bias={9: 1.0}), NO_PROMPT, 5)
+    with pytest.raises(IndexError):
+        sample(row[None], [state], [None])

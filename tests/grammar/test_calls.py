@@ -144,6 +144,31 @@ def test_after_a_call_there_are_only_more_calls_or_the_end(compiler: GrammarComp
         assert set(allowed.tolist()) == expected
 
 
+@pytest.mark.parametrize("dialect", NAMES)
+@pytest.mark.parametrize("must_call", [True, False])
+def test_after_the_only_call_there_is_but_the_end(
+    compiler: GrammarCompiler, dialect: str, must_call: bool
+) -> None:
+    """Whatever else the model would like to say, in every dialect: its call, at most one space or line break, and the end."""
+    tokenizer = EchoTokenizer()
+    rules = rules_of(dialect, TOOLS[1:2], must_call=must_call, parallel=False)
+    syntax = TOOL_DIALECTS[dialect].syntax
+    arguments = "{}" if syntax.arguments == "json" else ""
+    call = (
+        syntax.first + syntax.before + "clock" + syntax.middle + arguments + syntax.after + syntax.last
+    ).encode()
+    # In JSON there may be white space within the call too, which the model would not write.
+    for gap in (b"", b" ", b"\n"):
+        wanted = call + gap + syntax.between.encode() + call
+        ids, ended = draw(compiler, tokenizer, rules, 1, script=wanted)
+        assert ended
+        assert bytes(ids) in (call, call + b" ", call + b"\n")
+        events = events_of(tokenizer, ids, reader_of(dialect, TOOLS), ended=True)
+        assert calls_of(events) == [("clock", "{}")]
+        assert text_of(events) == ""
+        assert events[-1] == Finish(0, "tool_calls")
+
+
 def test_marks_that_are_control_tokens() -> None:
     tokenizer = WordTokenizer(marks=["[TOOL_CALLS]", "[ARGS]", "[UNUSED]"])
     compiler = GrammarCompiler(tokenizer, marks=tokenizer.marks)

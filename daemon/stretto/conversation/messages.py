@@ -116,6 +116,11 @@ class ToolChoice:
     mode: Literal["auto", "none", "required"] = "auto"
     allowed: tuple[str, ...] | None = None
 
+    @property
+    def names_one(self) -> bool:
+        """Whether just one function must be called: that is one call, whatever is said of several."""
+        return self.mode == "required" and self.allowed is not None and len(self.allowed) == 1
+
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:

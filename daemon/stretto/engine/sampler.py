@@ -6,7 +6,9 @@ own, one number a token. So a seeded sequence draws the same in any company, as 
 
 from __future__ import annotations
 
+import logging
 import math
+import traceback
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,6 +21,8 @@ from stretto.engine.sequence import Token
 from stretto.errors import EngineError
 
 IdArray = npt.NDArray[np.intp]
+
+_log = logging.getLogger(__name__)
 
 _SUM_WIDTH = 1024
 _TINY = float(np.finfo(np.float32).tiny)
@@ -41,6 +45,7 @@ class SamplerState:
         "_random",
         "_seen",
         "_unchanged",
+        "constrained",
         "failure",
         "params",
         "plain",
@@ -71,6 +76,7 @@ class SamplerState:
         if params.presence_penalty or params.frequency_penalty:
             self._counts = np.zeros(vocab_size, dtype=np.int32)
         self._unchanged = not self._bias_ids.size and self._seen is None and self._counts is None
+        self.constrained = constraint is not None
         self.plain = self._unchanged and constraint is None
         """Whether the logits are used as they are, all of them."""
 
@@ -139,7 +145,8 @@ def sample(
 ) -> list[Token | None]:
     """Choose a token for each row and count it.
 
-    Log-probabilities are the log-softmax of the model's own logits, before bias, penalties and temperature.
+    Log-probabilities are the log-softmax of the model's own logits, before bias, penalties and temperature. A constraint that fails,
+    in whatever way, is the failure of its own row alone.
 
     Args:
         logits: float32 [rows, vocabulary]; not changed.
@@ -166,9 +173,30 @@ def sample(
         except EngineError as failure:
             state.failure = failure
             continue
+        except BaseException as fault:
+            if not state.constrained or not _is_fault(fault):
+                raise
+            state.failure = _constraint_failed(fault)
+            continue
         wanted = logprobs[index]
         tokens[index] = Token(chosen) if wanted is None else _with_logprobs(row, chosen, wanted)
     return tokens
+
+
+def _is_fault(fault: BaseException) -> bool:
+    # A panic in Rust comes as an exception that is no Exception, of a class that cannot be imported.
+    return isinstance(fault, Exception) or type(fault).__name__ == "PanicException"
+
+
+def _constraint_failed(fault: BaseException) -> EngineError:
+    # Where it was raised and nothing else: the exception's own words may have the answer in them.
+    place = "".join(traceback.format_tb(fault.__traceback__)[-3:])
+    _log.error("the constraint of a sequence raised %s:\n%s", type(fault).__name__, place)
+    return EngineError(
+        "What this answer is held to failed unexpectedly; the daemon's log has the place.",
+        code="constraint_failed",
+        remedy="Loosen the schema or grammar of the request, and report the log's lines.",
+    )
 
 
 def score(logits: Float32Array, token_ids: Int32Array, alternatives: int) -> tuple[Token, ...] | None:

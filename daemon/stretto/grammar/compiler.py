@@ -297,6 +297,9 @@ class GrammarCompiler:
             finally:
                 threading.stack_size(before)
         thread.join()
+        if errors and not isinstance(errors[0], Exception):
+            # A panic of the compiler is the request's misfortune; by its class it would end the daemon.
+            raise RuntimeError("the grammar compiler panicked") from errors[0]
         if errors:
             raise errors[0]
         return results[0]

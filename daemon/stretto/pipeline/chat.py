@@ -154,7 +154,7 @@ class Chat:
         return AnswerRules(
             tools=tuple((tool, places[tool.name]) for tool in tools),
             must_call=request.tool_choice.mode == "required",
-            parallel=request.parallel_tool_calls,
+            parallel=request.parallel_tool_calls and not request.tool_choice.names_one,
             dialect=self.form.dialect if tools else None,
             constraint=request.constraint,
             reasoning=self.form.reasoning,
