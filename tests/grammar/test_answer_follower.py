@@ -187,3 +187,52 @@ def test_an_answer_in_a_leading_form(compiler: GrammarCompiler) -> None:
     assert broken.startswith(b'{"name": "clock", "parameters"')
     later = b'See {"name": "clock", "nonsense"'
     assert said(compiler, rules, later, "none") == later
+
+
+@pytest.mark.parametrize("dialect", ["hermes", "json"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        b'{"name": "clock", "arguments": {}}',
+        b'{\n  "name": "clock",\n  "arguments": {}\n}',
+        b'{\n\t"name":\t"clock", "arguments": {}}',
+        b'```json\n{\n    "name": "clock",\n    "arguments": {}\n}\n```',
+        b'[\n    {\n        "name": "clock",\n        "arguments": {}\n    }\n]',
+    ],
+    ids=["bare", "lines", "tabs", "fenced", "listed"],
+)
+def test_a_call_without_tags_is_held_from_its_function_s_name_on(
+    compiler: GrammarCompiler, dialect: str, call: bytes
+) -> None:
+    rules = rules_of(dialect, TOOLS, must_call=False, parallel=False)
+    for script in (call, b"\n" + call):
+        assert said(compiler, rules, script, "none") == script
+    # From the name on nothing but its arguments can follow, whatever the model would say.
+    begun = call[: call.index(b"clock") + 6]
+    tokenizer = EchoTokenizer()
+    for seed in range(3):
+        ids, ended = draw(compiler, tokenizer, rules, seed, script=begun + b", this is no call")
+        assert ended
+        assert bytes(ids).startswith(begun)
+        events = events_of(
+            tokenizer, ids, ChannelReader(dialect=TOOL_DIALECTS[dialect], tools=TOOLS), ended=True
+        )
+        assert [(name, json.loads(arguments)) for name, arguments in calls_of(events)] == [("clock", {})]
+        assert text_of(events) == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"name": "Ann", "arguments": 3} is JSON',
+        b'{"arguments": {}, "name": "clock"} is JSON',
+        b'```json\n{"name": "cloc", "x": 1}\n```',
+        b"```python\nx = {'name': 'clock'}\n```",
+        b'[{"clock": 1}, {"name": "clock", "arguments": 1}]',
+        b'The call is {"name": "clock", "nonsense"',
+        b'The call is\n```json\n{"name": "clock", "nonsense"',
+    ],
+)
+def test_other_json_is_let_be(compiler: GrammarCompiler, text: bytes) -> None:
+    rules = rules_of("hermes", TOOLS, must_call=False, parallel=False)
+    assert said(compiler, rules, text, "none") == text

@@ -80,6 +80,59 @@ EXAMPLES = (
         "Yes.\nafter",
         (("get_weather", {"city": "line\nbreak"}),),
     ),
+    # Without tags: alone, in a code block, in a list; only where nothing was said before, and only in just this form.
+    Example("hermes", '{"name": "get_weather", "arguments": {"city": "London"}}', "", (LONDON,)),
+    Example(
+        "json",
+        ' {\n  "name": "get_weather",\n  "arguments": {\n    "city": "London"\n  }\n}\n{"name": "clock", "arguments": {}}\nSo.',
+        "So.",
+        (LONDON, NOW),
+    ),
+    Example(
+        "hermes",
+        '<think>Hm.</think>\n\n```json\n{\n  "name": "get_weather",\n  "arguments": {\n    "city": "London"\n  }\n}\n```\n',
+        "",
+        (LONDON,),
+        "Hm.",
+    ),
+    Example(
+        "hermes",
+        '```json\n{"name": "clock", "arguments": {}}\n{"name": "get_weather", "arguments": {"city": "London"}}\n```Done.',
+        "Done.",
+        (NOW, LONDON),
+    ),
+    Example(
+        "hermes",
+        '[\n  {"name": "clock", "arguments": {}},\n  {"name": "get_weather", "arguments": {"city": "London"}}\n]',
+        "",
+        (NOW, LONDON),
+    ),
+    *(
+        Example(dialect, raw, raw, ())
+        for dialect in ("hermes", "json")
+        for raw in (
+            '{"name": "Ann", "arguments": {}}',
+            '{"name": "clock"}',
+            '{"name": "clock", "age": 3, "arguments": {}}',
+            '{"arguments": {}, "name": "clock"}',
+            '{"name": "clo',
+            '{"city": "London"}',
+            '[1, {"name": "clock", "arguments": {}}]',
+            '```json\n{"name": "Ann", "age": 3}\n```',
+            '```json\n{"name": "clock", "argu',
+            '```python\nprint({"name": "clock", "arguments": {}})\n```',
+            "``",
+            'See: {"name": "clock", "arguments": {}}',
+            'See:\n```json\n{"name": "clock", "arguments": {}}\n```',
+        )
+    ),
+    Example("llama3", '{\n"type": "function", "name": "clock", "parameters": {}}', "", (NOW,)),
+    Example(
+        "llama3",
+        '{"type": "x", "name": "clock", "parameters": {}}',
+        '{"type": "x", "name": "clock", "parameters": {}}',
+        (),
+    ),
     Example(
         "llama3",
         '{"name": "get_weather", "parameters": {"city": "London"}}; {"name": "clock", "parameters": {}}',

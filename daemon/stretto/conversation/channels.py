@@ -139,7 +139,9 @@ class ChannelReader:
             if begun.startswith(mark):
                 self._begin_call(gap, mark)
                 return True
-        if not last and (not begun or any(mark.startswith(begun) for mark in self._starts)):
+        if not last and (
+            not begun or any(mark.startswith(begun) for mark in (*self._starts, *self._leading))
+        ):
             return False
         if self._trimming and not (begun and self._spoken):
             self._take(gap)

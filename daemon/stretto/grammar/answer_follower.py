@@ -39,7 +39,7 @@ class AnswerFollower:
         budget_tokens: most tokens of reasoning, or None.
         strict: the grammar of the text from its beginning, or None where it is free.
         calls: the grammar of calls, which holds from the moment one begins, and the texts with which one does.
-        triggers, leading: those texts; ``leading`` count only where nothing was said before.
+        triggers, leading: those texts; ``leading`` count only where nothing was said before, whatever white space is in them.
     """
 
     def __init__(
@@ -220,13 +220,11 @@ class AnswerFollower:
         if self._calls is None or not data:
             return
         if self._leading:
-            begun = (self._begun + data).lstrip()
-            longest = max(self._leading, key=lambda text: begun.startswith(text))
-            if begun.startswith(longest):
-                self._engage(begun)
+            self._begun = (self._begun + data).lstrip()
+            dense = b"".join(self._begun.split())
+            if dense.startswith(self._leading) and self._engage(self._begun):
                 return
-            self._begun = begun
-            if not any(text.startswith(begun) for text in self._leading):
+            if not any(text.startswith(dense) for text in self._leading):
                 self._leading = ()
         self._triggered(data)
 

@@ -10,7 +10,9 @@ from typing import Any
 WHITE_SPACE = r" ?|\n {0,12}"
 """White space between the parts of JSON: a space, or a line break with some indentation. Unbounded, a model may go on with it for ever."""
 
-_GAP = r"/[ \n]{0,4}/"
+_GAP = r"/[ \n\t]{0,32}/"
+_JSON_GAP = re.compile(r'(?<=\{)(?=")|(?<!\s)(?=\})')
+"""Where JSON may have white space and usually has none: within braces."""
 
 
 class LarkWriter:
@@ -48,7 +50,7 @@ class LarkWriter:
             if piece in self._marks:
                 written.append(f"<[{self._marks[piece]}]>")
             elif loose:
-                words = re.split(r"(\s+)", piece)
+                words = re.split(r"(\s+)", _JSON_GAP.sub(" ", piece))
                 written += [_GAP if word.isspace() else json.dumps(word) for word in words if word]
             else:
                 written.append(json.dumps(piece))

@@ -69,11 +69,15 @@ class ToolDialect:
     marks: tuple[str, ...] = ()
 
     def leading_triggers(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """The texts with which an answer that begins with one calls one of these functions. ``leading`` alone may begin other text."""
-        if not self.leading:
-            return ()
-        beginning = self.syntax.first + self.syntax.before
-        return tuple(beginning + name + self.syntax.middle[:1] for name in names)
+        """The texts with which an answer that begins with one calls one of these functions, without white space: ``leading`` alone may
+        begin other text."""
+        forms = [form.first + form.before for form in (self.syntax, *self.variants)]
+        return tuple(
+            "".join(f"{beginning}{name}{self.syntax.middle[:1]}".split())
+            for beginning in forms
+            if beginning.startswith(self.leading)
+            for name in names
+        )
 
     def write(self, name: str, arguments: str) -> str:
         """A call as the model would write it alone; for JSON dialects.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from stretto.conversation.tool_dialects.dialect import compact
@@ -10,17 +11,27 @@ from stretto.conversation.tool_dialects.scanner import NotACall, Scanner, Steps
 _NAMES = ("name", "function")
 _ARGUMENTS = ("arguments", "parameters")
 _OTHERS = ("id", "type")
+_KIND = "function"
 
 
-def read_object(scanner: Scanner) -> Steps[None]:
-    """One call. It is opened where its arguments begin, if its name is known by then; else at its end."""
+def read_object(scanner: Scanner, *, bare: Collection[str] = ()) -> Steps[None]:
+    """One call. It is opened where its arguments begin, if its name is known by then; else at its end.
+
+    Args:
+        bare: where nothing but its form says that it is one: the keys that may come before its arguments, each once; those follow
+            right after the name.
+    """
     name: str | None = None
     held: Any = None
     opened = False
+    seen: set[str] = set()
     yield from scanner.take("{")
     while True:
         yield from scanner.spaces()
         key = yield from scanner.string()
+        if bare and not opened and key not in (set(bare) - seen if name is None else _ARGUMENTS):
+            raise NotACall
+        seen.add(key)
         yield from scanner.spaces()
         yield from scanner.take(":")
         yield from scanner.spaces()
@@ -37,7 +48,8 @@ def read_object(scanner: Scanner) -> Steps[None]:
             if not isinstance(held, (dict, str)):
                 raise NotACall
         elif key in _OTHERS:
-            if not isinstance((yield from scanner.value()), (str, int)):
+            value = yield from scanner.value()
+            if not isinstance(value, (str, int)) or (bare and not opened and value != _KIND):
                 raise NotACall
         else:
             raise NotACall
@@ -45,7 +57,7 @@ def read_object(scanner: Scanner) -> Steps[None]:
         if (yield from scanner.take(",", "}")) == "}":
             break
     if not opened:
-        if name is None:
+        if name is None or bare:
             raise NotACall
         scanner.open(name)
         scanner.emit(held if isinstance(held, str) and held.strip() else compact(held or {}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from stretto.conversation.messages import ToolSpec
 from stretto.conversation.tool_dialects.dialect import Syntax, ToolDialect
@@ -10,12 +11,13 @@ from stretto.conversation.tool_dialects.json_calls import read_object
 from stretto.conversation.tool_dialects.scanner import NotACall, Scanner, Steps
 
 _TAG = "<|python_tag|>"
+_KEYS = ("type", "name")
 
 
 def _read(scanner: Scanner, tools: Mapping[str, ToolSpec]) -> Steps[None]:
-    yield from scanner.take(_TAG, "")
+    bare = () if (yield from scanner.take(_TAG, "")) else _KEYS
     yield from scanner.spaces()
-    yield from read_object(scanner)
+    yield from read_object(scanner, bare=bare)
     while True:
         scanner.end_call()
         try:
@@ -28,12 +30,17 @@ def _read(scanner: Scanner, tools: Mapping[str, ToolSpec]) -> Steps[None]:
             return  # what came after the last call is not part of it
 
 
+_SYNTAX = Syntax(before='{"name": "', middle='", "parameters": ', after="}", between="; ")
+
 LLAMA3 = ToolDialect(
     "llama3",
     ("<|eot_id|>", '"parameters"'),
     (_TAG,),
-    Syntax(before='{"name": "', middle='", "parameters": ', after="}", between="; "),
+    _SYNTAX,
     _read,
     leading=("{",),
-    variants=(Syntax(first=_TAG, before='{"name": "', middle='", "parameters": ', after="}", between="; "),),
+    variants=(
+        replace(_SYNTAX, first=_TAG),
+        replace(_SYNTAX, before='{"type": "function", "name": "'),
+    ),
 )
