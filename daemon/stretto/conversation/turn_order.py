@@ -1,8 +1,8 @@
 """Turns in an order that a template refuses, or loses, in one that it takes.
 
 Coding agents put text of the user after the results of calls, and instructions of the system between turns. Many templates know neither:
-they want user and assistant to alternate, or look for the system's text at the beginning only. What a template does is tried
-once, on small conversations.
+they want user and assistant to alternate, or look for the system's text at the beginning only, or have no place for it at all. What a
+template does is tried once, on small conversations.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ def _said(role: Role, text: str = "x") -> Message:
 _CALL = Message("assistant", (TextPart("x"),), tool_calls=(ToolCall("abcdefghi", "look", "{}"),))
 _RESULT = Message("tool", (TextPart("x"),), tool_call_id="abcdefghi")
 _PLAIN = (_said("user"),)
+_SYSTEM = ((_said("system", _SIGN), _said("user")),)
+_SYSTEM_TWICE = ((_said("system"), _said("system", _SIGN), _said("user")),)
 _LATE_SYSTEM = (
     (_said("system"), _said("user"), _said("system", _SIGN)),
     (_said("user"), _said("assistant"), _said("system", _SIGN), _said("user")),
@@ -41,11 +43,15 @@ class TurnOrder:
         late_system: a message of the system after others.
         twice: two turns of the user in a row.
         after_result: a turn of the user after the result of a call.
+        system: a message of the system at the beginning.
+        system_twice: two of them.
     """
 
     late_system: bool = True
     twice: bool = True
     after_result: bool = True
+    system: bool = True
+    system_twice: bool = True
 
     @classmethod
     def of(cls, template: ChatTemplate) -> TurnOrder:
@@ -57,7 +63,13 @@ class TurnOrder:
         def takes(conversations: Sequence[Sequence[Message]]) -> bool:
             return all(_takes(template, each, offered, _SIGN) for each in conversations for offered in tools)
 
-        return cls(takes(_LATE_SYSTEM), takes(_TWICE), len(tools) == 1 or takes(_AFTER_RESULT))
+        return cls(
+            takes(_LATE_SYSTEM),
+            takes(_TWICE),
+            len(tools) == 1 or takes(_AFTER_RESULT),
+            takes(_SYSTEM),
+            takes(_SYSTEM_TWICE),
+        )
 
     def without_late_system(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         """The conversation in which the user says what the system says after the beginning, if that has no place."""
@@ -72,18 +84,35 @@ class TurnOrder:
         )
 
     def joined(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """The conversation in which text that may not have a turn of its own is part of the one before."""
+        """The conversation in which text that may not have a turn of its own is part of the one before; what the system says at the
+        beginning, where it has no place, is the beginning of what the user says first."""
         turned: list[Message] = []
-        for message in messages:
+        for message in self._opened(messages):
             before = turned[-1].role if turned else None
             joins = message.role == "user" and (
                 (before == "user" and not self.twice) or (before == "tool" and not self.after_result)
             )
             if joins:
-                text = "\n\n".join(filter(None, (turned[-1].text, message.text)))
-                message = replace(turned.pop(), content=(TextPart(text),))
+                message = replace(turned[-1], content=_joined((turned[-1], message)))
+                turned.pop()
             turned.append(message)
         return tuple(turned)
+
+    def _opened(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """The conversation with the system's text where it has a place at the beginning, or else with the user's."""
+        count = next((index for index, each in enumerate(messages) if each.role != "system"), len(messages))
+        if not count or (self.system and (count == 1 or self.system_twice)):
+            return messages
+        if self.system:
+            return (replace(messages[0], content=_joined(messages[:count])), *messages[count:])
+        if messages[count:] and messages[count].role == "user":
+            count += 1
+        first = replace(messages[count - 1], role="user", content=_joined(messages[:count]))
+        return (first, *messages[count:])
+
+
+def _joined(messages: Sequence[Message]) -> tuple[TextPart, ...]:
+    return (TextPart("\n\n".join(filter(None, (message.text for message in messages)))),)
 
 
 def _takes(template: ChatTemplate, messages: Sequence[Message], tools: Sequence[ToolSpec], sign: str) -> bool:
