@@ -12,11 +12,13 @@ import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stretto.api import public_app, refusal_body
+from stretto.backends.echo import EchoTokenizer
 from stretto.control import control_app
 from stretto.conversation.messages import Request
 from stretto.errors import InsufficientCredits
 from stretto.ledger import Ledger
 from stretto.ledger.reservations import Hold
+from stretto.pipeline import Tokens
 from support.ledger_books import ADMIN_TOKEN, ALICE, BOB, ask, open_books, usd
 from support.serving_pipeline import MODEL, FakePipeline
 from support.serving_server import Reply, RunningServer, post, running
@@ -115,6 +117,29 @@ async def test_a_tenant_cannot_be_chosen_by_a_header(tmp_path: Path) -> None:
         for path in ("/v1/credits", f"/v1/credits?key={other}", f"/v1/credits?tenant={other}"):
             _, document, _ = await call(server, "GET", path, AS_ALICE)
             assert document.get("id", name_of(ledger)) == name_of(ledger)
+
+
+async def test_what_is_only_counted_or_tokenised_is_the_keys_own_too(tmp_path: Path) -> None:
+    """A prompt has the model's own earlier turns as they were said, reasoning and all, if its tenant had them."""
+    seen: list[str] = []
+
+    async def prompt(request: Request) -> list[int]:
+        seen.append(request.caller.tenant)
+        return [1]
+
+    class Counting(FakePipeline):
+        async def count_tokens(self, request: Request) -> int:
+            return len(await prompt(request))
+
+    pipeline = Counting(tokens=Tokens(EchoTokenizer(), prompt))
+    async with serving(tmp_path, pipeline) as (server, ledger):
+        for path, body in (
+            ("/v1/messages/count_tokens", CHAT),
+            ("/v1/responses/input_tokens", {"model": "tiny", "input": "one"}),
+            ("/tokenize", {"messages": CHAT["messages"]}),
+        ):
+            status, _, _ = await call(server, "POST", path, AS_BOB, body=body)
+            assert (status, seen.pop()) == (200, name_of(ledger, BOB))
 
 
 async def test_own_credits(tmp_path: Path) -> None:

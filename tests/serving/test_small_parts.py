@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.types import Receive, Scope, Send
 
 from stretto.serving import CrossOrigin, HostGuard, Limits, Notifier
 from stretto.serving.request_head import judge_head
@@ -98,6 +99,7 @@ async def test_a_named_origin_gets_its_grant_and_others_do_not() -> None:
         (reply,) = await server.exchange(get("/", "Origin: http://localhost:3000", "Connection: close"))
         assert reply.headers["access-control-allow-origin"] == "http://localhost:3000"
         assert reply.headers["vary"] == "Origin"
+        assert reply.headers["access-control-expose-headers"] == "request-id, x-request-id"
         (reply,) = await server.exchange(PREFLIGHT % b"http://localhost:3000")
         assert reply.status == 204
         assert reply.headers["access-control-allow-headers"] == "content-type, x-mine"
@@ -105,6 +107,20 @@ async def test_a_named_origin_gets_its_grant_and_others_do_not() -> None:
         for foreign in (b"http://localhost:3001", b"null", b"http://localhost:3000.evil.example"):
             (reply,) = await server.exchange(PREFLIGHT % foreign)
             assert not [name for name in reply.headers if name.startswith("access-control")]
+
+
+async def test_a_page_may_read_every_field_of_ours() -> None:
+    async def replying(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [
+            (name, b"0") for name in (b"Content-Type", b"x-stretto-anything", b"Retry-After", b"pragma")
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with running(CrossOrigin(replying, allowed=["http://a.example"])) as server:
+        (reply,) = await server.exchange(get("/", "Origin: http://a.example", "Connection: close"))
+    exposed = reply.headers["access-control-expose-headers"].split(", ")
+    assert exposed == ["request-id", "retry-after", "x-request-id", "x-stretto-anything"]
 
 
 # The service manager ---------------------------------------------------------------------------------------------------

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from starlette.types import Receive, Scope, Send
 
+from stretto.api.caller import caller_of
 from stretto.api.ports import PipelinePort
 from stretto.api.reading import RequestReader
 from stretto.api.replies import send_json
@@ -32,7 +35,9 @@ class CountRoute:
             StrettoError: why not.
             ClientDisconnected: nobody listens any more.
         """
+        caller = caller_of(scope)
         request, _ = await self._reader.read(scope, receive)
+        request = replace(request, caller=caller)
 
         async def count(send: Send) -> None:
             tokens = await self._pipeline.count_tokens(request)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 import trio
 from starlette.types import Receive, Scope, Send
 
+from stretto.api.caller import caller_of
 from stretto.api.ports import PipelinePort
 from stretto.api.reading import require_json
 from stretto.api.replies import send_json_bytes
@@ -48,12 +50,12 @@ class _TokensRoute(ABC):
         body = await read_body(receive)
 
         async def reply(send: Send) -> None:
-            await send_json_bytes(send, await self._reply(body, scope["state"]["request_id"]))
+            await send_json_bytes(send, await self._reply(scope, body))
 
         await run_until_disconnect(receive, send, reply)
 
     @abstractmethod
-    async def _reply(self, body: bytes, request_id: str) -> bytes:
+    async def _reply(self, scope: Scope, body: bytes) -> bytes:
         """The reply to a body."""
 
     def _resolve(self, model: str | None) -> None:
@@ -76,7 +78,8 @@ class TokenizeRoute(_TokensRoute):
         super().__init__(pipeline)
         self._parse_chat = parse_chat
 
-    async def _reply(self, body: bytes, request_id: str) -> bytes:
+    async def _reply(self, scope: Scope, body: bytes) -> bytes:
+        caller = caller_of(scope)
         request = await self._in_thread(partial(parse_tokenize, body))
         self._resolve(request.model)
         tokens = self._pipeline.tokens
@@ -85,9 +88,8 @@ class TokenizeRoute(_TokensRoute):
                 request.text, add_bos=request.add_bos, allow_special=request.parse_special
             )
         else:
-            ids = list(
-                await tokens.of_request(await self._in_thread(partial(self._chat, request, request_id)))
-            )
+            chat = await self._in_thread(partial(self._chat, request, scope["state"]["request_id"]))
+            ids = list(await tokens.of_request(replace(chat, caller=caller)))
         render = partial(
             render_tokenize,
             ids,
@@ -105,7 +107,7 @@ class TokenizeRoute(_TokensRoute):
 class DetokenizeRoute(_TokensRoute):
     """``{"prompt", "content"}``: the text of tokens."""
 
-    async def _reply(self, body: bytes, request_id: str) -> bytes:
+    async def _reply(self, scope: Scope, body: bytes) -> bytes:
         request = await self._in_thread(partial(parse_detokenize, body))
         self._resolve(request.model)
         text = await self._pipeline.tokens.text_of(request.ids)

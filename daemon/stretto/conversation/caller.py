@@ -16,7 +16,8 @@ class Caller:
     """What a request's head says beside its body.
 
     Attributes:
-        tenant: whose memory, answers and credits are meant; empty where nobody is told from anybody. Never a key itself.
+        tenant: whose memory, answers and credits are meant, and whose prompts share what the prefix cache knows, lest the tokens that
+            were found there tell what others ask; empty where nobody is told from anybody. Never a key itself.
         session: which memory of the tenant.
         memory: ``on`` recalls and records, ``read`` only recalls, ``off`` does neither.
         cache: ``on`` reads and writes the answer cache, ``refresh`` only writes, ``off`` does neither.

@@ -270,6 +270,7 @@ class Pipeline:
                     max_tokens=max_tokens,
                     end_token_ids=frozenset() if request.ignore_eos else chat.end_ids,
                     logprobs=request.logprobs,
+                    extra_key=request.caller.tenant.encode(),
                     constraint=constraints[index],
                 )
                 for index in range(request.n)

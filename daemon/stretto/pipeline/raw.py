@@ -49,6 +49,7 @@ class RawPrompts:
             max_tokens=max_tokens[place],
             end_token_ids=frozenset() if request.ignore_eos else encoded.end_ids,
             logprobs=logprobs,
+            extra_key=request.caller.tenant.encode(),
             constraint=constraint,
             prompt_logprobs=request.logprobs if request.prompts[place].echo else None,
         )

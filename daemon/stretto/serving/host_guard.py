@@ -12,10 +12,22 @@ from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stretto.serving.replies import Refusal, RefusalBody, plain_body, send_refusal
+from stretto.serving.replies import Header, Refusal, RefusalBody, plain_body, send_refusal
 
 _OWN_NAMES = ("127.0.0.1", "localhost", "::1")
 _PREFLIGHT_MAX_AGE_S = 600
+# https://fetch.spec.whatwg.org/#cors-safelisted-response-header-name
+_SHOWN_ANYWAY = frozenset(
+    (
+        b"cache-control",
+        b"content-language",
+        b"content-length",
+        b"content-type",
+        b"expires",
+        b"last-modified",
+        b"pragma",
+    )
+)
 
 
 class HostGuard:
@@ -88,7 +100,7 @@ class CrossOrigin:
         if origin is None or origin.lower() not in self._allowed:
             await self._app(scope, receive, send)
             return
-        grant = [(b"access-control-allow-origin", origin), (b"vary", b"Origin")]
+        grant: list[Header] = [(b"access-control-allow-origin", origin), (b"vary", b"Origin")]
         if scope["method"] == "OPTIONS" and _header(scope, b"access-control-request-method") is not None:
             asked = _header(scope, b"access-control-request-headers") or b"authorization, content-type"
             headers = [
@@ -103,14 +115,17 @@ class CrossOrigin:
 
         async def granting_send(message: Message) -> None:
             if message["type"] == "http.response.start":
-                exposed = (
-                    b"access-control-expose-headers",
-                    b"x-request-id, request-id, retry-after, x-should-retry",
-                )
-                message = {**message, "headers": [*message.get("headers", []), *grant, exposed]}
+                headers = [*message.get("headers", ())]
+                message = {**message, "headers": [*headers, *grant, _exposed(headers)]}
             await send(message)
 
         await self._app(scope, receive, granting_send)
+
+
+def _exposed(headers: Iterable[Header]) -> Header:
+    """Lets a page read what a reply has beyond the fields that browsers show anyway, and the ids that it gets further out."""
+    names = {name.lower() for name, _ in headers} | {b"x-request-id", b"request-id"}
+    return b"access-control-expose-headers", b", ".join(sorted(names - _SHOWN_ANYWAY))
 
 
 def _header(scope: Scope, wanted: bytes) -> bytes | None:
