@@ -65,6 +65,34 @@ def test_end_tokens_are_allowed_only_where_the_answer_may_end(compiler: GrammarC
     assert list(open_ended.allowed()) == [ord("a"), IM_END, END_OF_TEXT]
 
 
+@pytest.mark.parametrize(
+    ("bounds", "good", "bad"),
+    [
+        ({"exclusiveMinimum": 0, "maximum": 0.5}, ["0.2", "0.5", "0.001"], ["0", "0.0", "-0", "0.6"]),
+        ({"exclusiveMinimum": 10, "exclusiveMaximum": 10.01}, ["10.005"], ["10", "10.0", "10.01"]),
+        ({"minimum": -10.5, "exclusiveMaximum": -10}, ["-10.2", "-10.5"], ["-10", "-10.0", "-10.6"]),
+        ({"minimum": -0.5, "exclusiveMaximum": 0}, ["-0.5", "-0.1"], ["0", "-0", "0.0", "-0.0"]),
+        ({"exclusiveMinimum": 1, "minimum": 1.2, "maximum": 1.5}, ["1.3", "1.2"], ["1", "1.1", "1.6"]),
+        ({"exclusiveMinimum": 1, "maximum": 2}, ["1.5", "2"], ["1", "1.0", "2.1"]),
+        ({"exclusiveMinimum": 1000, "maximum": 1000.5}, ["1000.5"], ["1000"]),
+    ],
+)
+def test_excluded_bounds_are_kept_to(
+    compiler: GrammarCompiler, bounds: dict[str, Any], good: list[str], bad: list[str]
+) -> None:
+    grammar = compiler.compile(of_schema({"type": "number", **bounds}))
+
+    def allows(text: str) -> bool:
+        follower = grammar.follow()
+        for byte in text.encode():
+            if byte not in follower.allowed():
+                return False
+            follower.accept(byte)
+        return IM_END in follower.allowed()
+
+    assert {text: allows(text) for text in good + bad} == {text: text in good for text in good + bad}
+
+
 def test_white_space_is_bounded_everywhere(compiler: GrammarCompiler) -> None:
     follower = go(compiler.compile(of_schema(OBJECT)).follow(), b"{\n" + b" " * 12)
     assert list(follower.allowed()) == [ord('"')]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
 Schema = dict[str, Any]
+
+REAL = Path(__file__).with_name("real_schemas.jsonl")
 
 NAMES = [
     "id", "name", "title", "größe", "名前", "имя", "a b", 'qu"ote', "back\\slash", "new\nline", "emoji 🦄", "$ref", "type", "x-y",
@@ -231,9 +235,16 @@ UNSUPPORTED: tuple[tuple[str, Schema], ...] = (
 )
 
 
-def supported(count: int) -> Iterator[tuple[str, Schema]]:
+def real_schemas() -> list[tuple[str, Schema]]:
+    """Names and schemas of the kinds that agents, web APIs, configuration and extraction bring, written for this project."""
+    lines = REAL.read_text(encoding="utf-8").splitlines()
+    return [(entry["name"], entry["schema"]) for entry in map(json.loads, lines)]
+
+
+def collection(count: int) -> Iterator[tuple[str, Schema]]:
     """Names and schemas: those written by hand and by pydantic, then made ones, ``count`` in all."""
     fixed = [(f"written-{index}", schema) for index, schema in enumerate(WRITTEN)]
+    fixed += real_schemas()
     fixed += [(model.__name__, model.model_json_schema()) for model in MODELS]
     yield from fixed
     for seed in range(count - len(fixed)):

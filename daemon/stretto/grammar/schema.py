@@ -10,6 +10,7 @@ import jsonschema_rs
 
 from stretto.errors import InvalidRequest
 from stretto.grammar.nodes import Path, children, referred, walk
+from stretto.grammar.number_bounds import mend_bounds
 from stretto.schemas import clipped, path_text
 
 MOST_BYTES = 1 << 18
@@ -119,7 +120,9 @@ def _check_min_properties(node: dict[str, Any], path: Path, param: str) -> None:
 
 
 def _simplify(root: dict[str, Any], node: dict[str, Any]) -> None:
-    """Take out keywords that say nothing, which the compiler would refuse, and write a oneOf that cannot overlap as an anyOf."""
+    """Take out keywords that say nothing, which the compiler would refuse; write a oneOf that cannot overlap as an anyOf, and bounds so that
+    they are kept to."""
+    mend_bounds(node)
     if node.get("uniqueItems") is False:
         del node["uniqueItems"]
     names = node.get("propertyNames")

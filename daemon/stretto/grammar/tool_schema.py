@@ -15,6 +15,7 @@ from stretto.conversation.messages import ToolSpec
 from stretto.errors import InvalidRequest
 from stretto.grammar.faults import Fault, find_fault
 from stretto.grammar.nodes import referred, walk
+from stretto.grammar.number_bounds import mend_bounds
 from stretto.grammar.schema import MOST_BYTES, MOST_OPTIONAL, MOST_SCHEMAS, MOST_VALUES, read_schema
 
 _MOST_REPAIRS = 24
@@ -171,6 +172,7 @@ def _widened(node: Any, *, close: bool) -> Any:
     _fix_type(result, node)
     _fix_tuples(result, node, close=close)
     _fix_properties(result, close=close)
+    mend_bounds(result)
     if "oneOf" in result and "anyOf" not in result:
         result["anyOf"] = result.pop("oneOf")
     result.pop("oneOf", None)
