@@ -138,7 +138,11 @@ def _choose_backend(settings: Settings, source: ModelFiles) -> tuple[str, Backen
     torch = None if settings.backend == "native" else probe()
     if torch is not None and torch.available:
         return "torch", TorchBackend(
-            source, device=settings.device, dtype=settings.dtype, threads=settings.threads
+            source,
+            device=settings.device,
+            dtype=settings.dtype,
+            threads=settings.threads,
+            context_tokens=settings.max_context,
         )
     # Without PyTorch, a device or a dtype that was asked for cannot be had: then it is better to say so.
     native_will_do = (

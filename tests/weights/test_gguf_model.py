@@ -132,7 +132,7 @@ REFUSED: dict[str, tuple[dict[str, object], str, str]] = {
         "general.architecture is 'mamba'",
     ),
     "experts": ({"llama.expert_count": 8}, "model_unsupported", "llama.expert_count is 8"),
-    "window": ({"llama.attention.sliding_window": 64}, "model_unsupported", "sliding_window is 64"),
+    "embedding scale": ({"llama.embedding_scale": 2.0}, "model_unsupported", "embedding_scale is 2.0"),
     "scale": ({"llama.logit_scale": 0.5}, "model_unsupported", "llama.logit_scale is 0.5"),
     "parts": ({"split.count": 3}, "model_unsupported", "one part of 3"),
     "value size": ({"llama.attention.value_length": 8}, "model_unsupported", "value_length differs"),

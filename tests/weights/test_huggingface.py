@@ -173,7 +173,13 @@ CONFIG_REFUSALS: dict[str, tuple[dict[str, Any], str, str]] = {
     "mlp bias": ({"mlp_bias": True}, "model_unsupported", "mlp_bias is True"),
     "attention bias": ({"attention_bias": True}, "model_unsupported", "attention_bias is True"),
     "window": ({"sliding_window": 128}, "model_unsupported", "sliding_window is 128"),
-    "layer types": ({"layer_types": ["sliding_attention"]}, "model_unsupported", "only full_attention"),
+    "layer types": ({"layer_types": ["chunked_attention"] * 2}, "model_unsupported", "['chunked_attention'"),
+    "layer types of a part": ({"layer_types": ["full_attention"]}, "model_invalid", "1 entries for 2 layers"),
+    "layers with a window": (
+        {"layer_types": ["full_attention", "sliding_attention"]},
+        "model_unsupported",
+        "sliding_window is missing",
+    ),
     "rope kind": (
         {"rope_scaling": {"rope_type": "longrope"}},
         "model_unsupported",

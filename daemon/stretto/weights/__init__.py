@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from stretto.weights.blocks import ENCODINGS, Encoding, RawTensor, dequantise
 from stretto.weights.checkpoint import Checkpoint
-from stretto.weights.config import ModelConfig, RopeConfig
+from stretto.weights.config import ModelConfig
 from stretto.weights.opening import load_tokenizer, open_files, open_model
+from stretto.weights.rope_config import RopeConfig
 from stretto.weights.source import ModelFiles, ModelSource
 from stretto.weights.tokenizer import Tokenizer
 

@@ -1,97 +1,56 @@
 """What a model file says of its architecture, in one form for every format.
 
-The families ``llama``, ``qwen2`` and ``qwen3`` share one shape: RMS norms before attention and feed-forward, rotary
-positions on half-split heads, grouped KV heads, a SiLU-gated feed-forward. They differ in biases (qwen2) and in norms
-on queries and keys (qwen3). Mistral without a sliding window is ``llama``.
+All families share one shape: RMS norms before attention and feed-forward, rotary positions on half-split heads, grouped KV
+heads, a gated feed-forward. What else they have, or leave out, is a field of ``ModelConfig`` each.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
-Float32Array = npt.NDArray[np.float32]
+from stretto.weights.rope_config import RopeConfig
 
 
 @dataclass(frozen=True, slots=True)
-class RopeConfig:
-    """Rotary position embedding: which frequencies, and how they are stretched for long contexts.
-
-    ``inverse_frequencies`` and ``attention_scale`` are all that a backend needs; the fields say where they come from.
+class LayerAttention:
+    """Attention of one layer, where layers differ.
 
     Attributes:
-        base: theta, the base of the geometric series of wavelengths.
-        dims: how many values of a head are rotated (an even number).
-        scaling: ``none``, ``linear`` (Chen et al. 2023), ``llama3`` (Llama 3.1) or ``yarn`` (Peng et al. 2023).
-        factor: by how much the context is stretched; 1 with ``none``.
-        original_context_tokens: the context of the pre-training, for ``llama3`` and ``yarn``.
-        low_frequency_factor, high_frequency_factor: ``llama3``'s bounds of the blended band.
-        beta_fast, beta_slow: ``yarn``'s bounds, in rotations over the original context.
-        truncate: whether ``yarn``'s bounds are rounded to whole dimensions.
-        attention_scale: what cosines and sines are multiplied by (``yarn``'s attention factor; else 1).
-        frequency_divisors: ``llama3`` as some files carry it: the divisor of each inverse frequency, [dims / 2].
+        kv_heads: key and value heads.
+        head_size: values a head.
+        window_tokens: how far back it reaches, its own position included; None for all that is there.
+        rope: rotary positions; None for a layer without any.
+        kv_layer: the layer before it whose keys and values it reads instead of making its own.
+        keys_as_values: values are the keys before their norm and rotation.
     """
 
-    base: float
-    dims: int
-    scaling: str = "none"
-    factor: float = 1.0
-    original_context_tokens: int = 0
-    low_frequency_factor: float = 1.0
-    high_frequency_factor: float = 4.0
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    truncate: bool = True
-    attention_scale: float = 1.0
-    frequency_divisors: tuple[float, ...] | None = None
+    kv_heads: int
+    head_size: int
+    window_tokens: int | None
+    rope: RopeConfig | None
+    kv_layer: int | None = None
+    keys_as_values: bool = False
 
-    def inverse_frequencies(self) -> Float32Array:
-        """float32 [dims / 2]: radians a position, by pair of rotated values, with the scaling applied."""
-        # Every step in float32 and in this order, as the reference implementations do: the angle at a far position
-        # is this number times the position, so a last-bit difference here would be visible there.
-        exponents = np.arange(0, self.dims, 2, dtype=np.float32) / np.float32(self.dims)
-        wavelengths: Float32Array = np.power(np.float32(self.base), exponents).astype(np.float32)
-        plain: Float32Array = (np.float32(1.0) / wavelengths).astype(np.float32)
-        if self.frequency_divisors is not None:
-            return (plain / np.asarray(self.frequency_divisors, dtype=np.float32)).astype(np.float32)
-        if self.scaling == "linear":
-            return plain / np.float32(self.factor)
-        if self.scaling == "llama3":
-            return self._llama3(plain)
-        if self.scaling == "yarn":
-            return self._yarn(wavelengths, plain)
-        return plain
 
-    def _llama3(self, plain: Float32Array) -> Float32Array:
-        """Long waves divided by the factor, short ones kept, a linear blend in between."""
-        turns = np.float32(self.original_context_tokens) / (np.float32(2 * math.pi) / plain)
-        low, high = np.float32(self.low_frequency_factor), np.float32(self.high_frequency_factor)
-        stretched = plain / np.float32(self.factor)
-        smooth = (turns - low) / (high - low)
-        blended = (1 - smooth) * stretched + smooth * plain
-        return np.where(turns < low, stretched, np.where(turns > high, plain, blended)).astype(np.float32)
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """A feed-forward that is chosen token by token among several.
 
-    def _yarn(self, wavelengths: Float32Array, plain: Float32Array) -> Float32Array:
-        """NTK-by-parts: dimensions that turn often are kept, the others interpolated, a ramp in between."""
+    Attributes:
+        count: how many there are in a layer.
+        per_token: how many compute each token.
+        ffn_size: width of one.
+        normalised: the weights of those that are chosen add up to 1.
+        dense_layers: layers with a plain feed-forward instead.
+        beside_dense: all layers have both, and add them.
+    """
 
-        def dimension(rotations: float) -> float:
-            turns = self.original_context_tokens / (rotations * 2 * math.pi)
-            return self.dims * math.log(turns) / (2 * math.log(self.base))
-
-        low, high = dimension(self.beta_fast), dimension(self.beta_slow)
-        if self.truncate:
-            low, high = math.floor(low), math.ceil(high)
-        low, high = max(low, 0), min(high, self.dims - 1)
-        if low == high:
-            high += 0.001
-        ramp = np.clip((np.arange(self.dims // 2, dtype=np.float32) - low) / (high - low), 0, 1)
-        kept = (1 - ramp).astype(np.float32)
-        stretched = np.float32(1.0) / (np.float32(self.factor) * wavelengths)
-        blended: Float32Array = (stretched * (1 - kept) + plain * kept).astype(np.float32)
-        return blended
+    count: int
+    per_token: int
+    ffn_size: int
+    normalised: bool
+    dense_layers: frozenset[int] = frozenset()
+    beside_dense: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +58,7 @@ class ModelConfig:
     """Sizes and kinds of one decoder-only model.
 
     Attributes:
-        family: ``llama``, ``qwen2`` or ``qwen3``.
+        family: e.g. ``llama``, ``qwen3_moe`` or ``gemma3``; see ``stretto.weights.families``.
         vocab_size: rows of the embedding table, the width of the logits.
         hidden_size: values a token between layers.
         layers: decoder layers.
@@ -112,7 +71,20 @@ class ModelConfig:
         tied_embeddings: the output projection is the embedding table.
         attention_bias: q, k and v projections have biases (the output projection never has).
         qk_norm: RMS norms on each head of queries and keys.
-        activation: of the feed-forward's gate; always ``silu``.
+        activation: of the feed-forward's gate: ``silu`` or ``gelu_tanh``.
+        layer_attention: attention of each layer, where those differ or have a window; empty where all are as above.
+        fused: q, k and v are one matrix in the file, and so are gate and up.
+        residual_norms: norms also after attention and after the feed-forward, before they are added.
+        norm_offset: what is added to the norms' weights as the file has them.
+        query_scale: what scores are multiplied by; None for 1 / sqrt(head size).
+        attention_cap, logit_cap: scores and logits are held below it by a hyperbolic tangent; None where they are not.
+        embedding_scale: what embeddings are multiplied by.
+        experts: None where every feed-forward is dense.
+        value_norm: values are normed too, without weights.
+        layer_scalars: each layer's output is multiplied by a number of its own.
+        layer_input_size: width of a further embedding of the token for each layer; 0 where there is none.
+        layer_input_vocab: rows of its table.
+        wide_layers: layers whose feed-forward is twice as wide.
     """
 
     family: str
@@ -130,30 +102,142 @@ class ModelConfig:
     attention_bias: bool = False
     qk_norm: bool = False
     activation: str = "silu"
+    layer_attention: tuple[LayerAttention, ...] = ()
+    fused: bool = False
+    residual_norms: bool = False
+    norm_offset: float = 0.0
+    query_scale: float | None = None
+    attention_cap: float | None = None
+    logit_cap: float | None = None
+    embedding_scale: float = 1.0
+    experts: Experts | None = None
+    value_norm: bool = False
+    layer_scalars: bool = False
+    layer_input_size: int = 0
+    layer_input_vocab: int = 0
+    wide_layers: frozenset[int] = frozenset()
+
+    def attention(self, layer: int) -> LayerAttention:
+        """Attention of one layer."""
+        if self.layer_attention:
+            return self.layer_attention[layer]
+        return LayerAttention(self.kv_heads, self.head_size, None, self.rope)
+
+    def ffn_size_of(self, layer: int) -> int:
+        """Width of a layer's dense feed-forward."""
+        return self.ffn_size * (2 if layer in self.wide_layers else 1)
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether a layer chooses among experts."""
+        return self.experts is not None and layer not in self.experts.dense_layers
+
+    def beyond_plain(self) -> str:
+        """What of it goes beyond the plain shape of llama, qwen2 and qwen3, in words; empty when nothing does."""
+        rope = self.rope
+        found = {
+            "a mixture of experts": self.experts is not None,
+            "sliding windows": any(layer.window_tokens is not None for layer in self.layer_attention),
+            "layers that differ from each other": bool(self.layer_attention),
+            "matrices that are fused in the file": self.fused,
+            "norms after attention": self.residual_norms,
+            "soft caps": self.attention_cap is not None or self.logit_cap is not None,
+            f"the activation {self.activation}": self.activation != "silu",
+            "rotary positions on part of a head": rope.dims != self.head_size,
+            f"{rope.scaling} rotary scaling": rope.scaling in ("longrope", "proportional"),
+            "scales of its own": self.query_scale is not None or self.embedding_scale != 1.0,
+        }
+        return next((words for words, there in found.items() if there), "")
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """Every tensor that the model consists of, by canonical name, with its shape in row-major order."""
-        queries, keys = self.heads * self.head_size, self.kv_heads * self.head_size
         shapes: dict[str, tuple[int, ...]] = {
             "model.embed_tokens.weight": (self.vocab_size, self.hidden_size)
         }
+        if self.layer_input_size:
+            width = self.layers * self.layer_input_size
+            shapes["model.embed_tokens_per_layer.weight"] = (self.layer_input_vocab, width)
+            shapes["model.per_layer_model_projection.weight"] = (width, self.hidden_size)
+            shapes["model.per_layer_projection_norm.weight"] = (self.layer_input_size,)
         for layer in range(self.layers):
             block = f"model.layers.{layer}."
-            attention = block + "self_attn."
-            shapes[block + "input_layernorm.weight"] = (self.hidden_size,)
-            for name, rows in (("q_proj", queries), ("k_proj", keys), ("v_proj", keys)):
-                shapes[f"{attention}{name}.weight"] = (rows, self.hidden_size)
-                if self.attention_bias:
-                    shapes[f"{attention}{name}.bias"] = (rows,)
-            if self.qk_norm:
-                shapes[attention + "q_norm.weight"] = (self.head_size,)
-                shapes[attention + "k_norm.weight"] = (self.head_size,)
-            shapes[attention + "o_proj.weight"] = (self.hidden_size, queries)
-            shapes[block + "post_attention_layernorm.weight"] = (self.hidden_size,)
-            shapes[block + "mlp.gate_proj.weight"] = (self.ffn_size, self.hidden_size)
-            shapes[block + "mlp.up_proj.weight"] = (self.ffn_size, self.hidden_size)
-            shapes[block + "mlp.down_proj.weight"] = (self.hidden_size, self.ffn_size)
+            for part in (
+                self._norm_shapes(),
+                self._attention_shapes(layer),
+                self._ffn_shapes(layer),
+                self._other_shapes(layer),
+            ):
+                shapes.update({block + name: shape for name, shape in part.items()})
         shapes["model.norm.weight"] = (self.hidden_size,)
         if not self.tied_embeddings:
             shapes["lm_head.weight"] = (self.vocab_size, self.hidden_size)
+        return shapes
+
+    def _norm_shapes(self) -> dict[str, tuple[int, ...]]:
+        names = ["input_layernorm", "post_attention_layernorm"]
+        if self.residual_norms:
+            names += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
+        if self.experts is not None and self.experts.beside_dense:
+            names += [
+                "pre_feedforward_layernorm_2", "post_feedforward_layernorm_1", "post_feedforward_layernorm_2"
+            ]  # fmt: skip
+        return {f"{name}.weight": (self.hidden_size,) for name in names}
+
+    def _attention_shapes(self, layer: int) -> dict[str, tuple[int, ...]]:
+        kind = self.attention(layer)
+        queries, keys = self.heads * kind.head_size, kind.kv_heads * kind.head_size
+        rows = {"q_proj": queries}
+        if self.fused:
+            rows = {"qkv_proj": queries + 2 * keys}
+        elif kind.kv_layer is None:
+            rows["k_proj"] = keys
+            if not kind.keys_as_values:
+                rows["v_proj"] = keys
+        shapes: dict[str, tuple[int, ...]] = {}
+        for name, count in rows.items():
+            shapes[f"self_attn.{name}.weight"] = (count, self.hidden_size)
+            if self.attention_bias:
+                shapes[f"self_attn.{name}.bias"] = (count,)
+        if self.qk_norm:
+            shapes["self_attn.q_norm.weight"] = (kind.head_size,)
+            if kind.kv_layer is None:
+                shapes["self_attn.k_norm.weight"] = (kind.head_size,)
+        shapes["self_attn.o_proj.weight"] = (self.hidden_size, queries)
+        return shapes
+
+    def _ffn_shapes(self, layer: int) -> dict[str, tuple[int, ...]]:
+        experts, hidden = self.experts, self.hidden_size
+        shapes: dict[str, tuple[int, ...]] = {}
+        if experts is None or experts.beside_dense or not self.has_experts(layer):
+            width = self.ffn_size_of(layer)
+            if self.fused:
+                shapes["mlp.gate_up_proj.weight"] = (2 * width, hidden)
+            else:
+                shapes["mlp.gate_proj.weight"] = (width, hidden)
+                shapes["mlp.up_proj.weight"] = (width, hidden)
+            shapes["mlp.down_proj.weight"] = (hidden, width)
+        if experts is None or not self.has_experts(layer):
+            return shapes
+        if experts.beside_dense:
+            shapes["router.proj.weight"] = (experts.count, hidden)
+            shapes["router.scale"] = (hidden,)
+            shapes["router.per_expert_scale"] = (experts.count,)
+            shapes["experts.gate_up_proj"] = (experts.count, 2 * experts.ffn_size, hidden)
+            shapes["experts.down_proj"] = (experts.count, hidden, experts.ffn_size)
+            return shapes
+        shapes["mlp.gate.weight"] = (experts.count, hidden)
+        for number in range(experts.count):
+            expert = f"mlp.experts.{number}."
+            shapes[expert + "gate_proj.weight"] = (experts.ffn_size, hidden)
+            shapes[expert + "up_proj.weight"] = (experts.ffn_size, hidden)
+            shapes[expert + "down_proj.weight"] = (hidden, experts.ffn_size)
+        return shapes
+
+    def _other_shapes(self, layer: int) -> dict[str, tuple[int, ...]]:
+        shapes: dict[str, tuple[int, ...]] = {}
+        if self.layer_scalars:
+            shapes["layer_scalar"] = (1,)
+        if self.layer_input_size:
+            shapes["per_layer_input_gate.weight"] = (self.layer_input_size, self.hidden_size)
+            shapes["per_layer_projection.weight"] = (self.hidden_size, self.layer_input_size)
+            shapes["post_per_layer_input_norm.weight"] = (self.hidden_size,)
         return shapes

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -12,16 +15,15 @@ import numpy.typing as npt
 
 from stretto.weights.blocks import RawTensor
 from stretto.weights.config import ModelConfig
+from stretto.weights.families import FAMILIES, LAYER_TENSORS, Family, gguf_architectures
 from stretto.weights.faults import invalid, unsupported
 from stretto.weights.gguf import GGUFArray, GGUFFile, GGUFTensor
+from stretto.weights.gguf_reader import GGUFReader
 from stretto.weights.gguf_rope import read_rope
 from stretto.weights.gguf_tokenizer import build_gguf_tokenizer
 from stretto.weights.limits import check_config
 from stretto.weights.source import ModelSource, check_tensors
 from stretto.weights.tokenizer import Tokenizer
-
-ARCHITECTURES = ("llama", "qwen2", "qwen3")
-"""Values of ``general.architecture`` that can be computed."""
 
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "expert_count": (0,),
@@ -30,6 +32,7 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "attention.scale": (),
     "attention.clamp_kqv": (0.0,),
     "attention.logit_softcapping": (0.0,),
+    "attn_logit_softcapping": (0.0,),
     "final_logit_softcapping": (0.0,),
     "logit_scale": (0.0, 1.0),
     "embedding_scale": (0.0, 1.0),
@@ -38,19 +41,6 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
 }
 """Keys that change the arithmetic, and the values under which they do not; with any other value a file is refused."""
 
-_TENSORS: dict[str, str] = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
 _TOP: dict[str, str] = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",
@@ -58,15 +48,29 @@ _TOP: dict[str, str] = {
 }
 _LAYER = re.compile(r"blk\.(0|[1-9][0-9]{0,4})\.([a-z_]+)\.(weight|bias)")
 _ROPE_FREQUENCIES = "rope_freqs.weight"
+_ROPE_TENSORS = (_ROPE_FREQUENCIES, "rope_factors_short.weight", "rope_factors_long.weight")
+_EACH = ".*."
 
 
-def canonical_name(name: str) -> str | None:
-    """The Hugging Face name of a GGUF tensor, or None for one that has none."""
+def canonical_name(name: str, layer_tensors: Mapping[str, str] = LAYER_TENSORS) -> str | None:
+    """The Hugging Face name of a GGUF tensor, or None for one that has none. ``*`` in it stands for the number of an expert."""
     match = _LAYER.fullmatch(name)
     if match is None:
         return _TOP.get(name)
-    part = _TENSORS.get(match[2])
+    part = layer_tensors.get(match[2])
     return None if part is None else f"model.layers.{match[1]}.{part}.{match[3]}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a tensor of the model lies: all rows of a tensor of the file, or one expert's."""
+
+    tensor: GGUFTensor
+    expert: int | None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.tensor.shape if self.expert is None else self.tensor.shape[1:]
 
 
 class GGUFModel(ModelSource):
@@ -91,66 +95,59 @@ class GGUFModel(ModelSource):
                 f"is one part of {file.whole('split.count')} (split.count)",
                 remedy="Join the parts first.",
             )
-        self._tensors: dict[str, GGUFTensor] = {}
+        self._family = self._find_family()
+        self._tensors: dict[str, _Place] = {}
         for tensor in file.tensors.values():
-            if tensor.name == _ROPE_FREQUENCIES:
+            if tensor.name in _ROPE_TENSORS:
                 continue
-            name = canonical_name(tensor.name)
+            name = canonical_name(tensor.name, self._family.layer_tensors)
             if name is None:
                 raise unsupported(path, f"tensor {tensor.name} is not known")
             if len(tensor.shape) == 1 and tensor.encoding not in ("F32", "F16", "BF16"):
                 raise unsupported(path, f"tensor {tensor.name} is a vector in blocks ({tensor.encoding})")
-            self._tensors[name] = tensor
+            if _EACH not in name:
+                self._tensors[name] = _Place(tensor, None)
+                continue
+            for expert in range(tensor.shape[0] if len(tensor.shape) == 3 else 0):
+                self._tensors[name.replace("*", str(expert))] = _Place(tensor, expert)
         self.config = self._read_config()
         check_tensors(path, self.config, {name: tensor.shape for name, tensor in self._tensors.items()})
         self.name = file.text("general.name") or path.stem
         self.chat_template = file.text("tokenizer.chat_template")
-        self._half_split = self.config.family == "llama"
+
+    def _find_family(self) -> Family:
+        self._arch = self._file.text("general.architecture") or ""
+        for family in FAMILIES:
+            if self._arch in family.gguf:
+                return family
+        raise unsupported(
+            self.path,
+            f"general.architecture is {self._arch!r}",
+            remedy=f"Computable are {', '.join(gguf_architectures())}.",
+        )
 
     def _read_config(self) -> ModelConfig:
-        file, path = self._file, self.path
-        family = file.text("general.architecture")
-        if family not in ARCHITECTURES:
-            raise unsupported(
-                path,
-                f"general.architecture is {family!r}",
-                remedy=f"Computable are {', '.join(ARCHITECTURES)}.",
-            )
+        file, path, arch, family = self._file, self.path, self._arch, self._family
         for key, neutral in _NEUTRAL.items():
-            value = file.metadata.get(f"{family}.{key}")
-            if value is not None and (isinstance(value, GGUFArray) or value not in neutral):
-                raise unsupported(path, f"{family}.{key} is {_shown(value)}, which is not computed here")
-
-        def whole(key: str, otherwise: int | None = None) -> int:
-            value = file.whole(f"{family}.{key}")
-            if value is None:
-                value = otherwise
-            if value is None:
-                raise invalid(path, f"the metadata key {family}.{key} is missing")
-            return value
-
+            value = file.metadata.get(f"{arch}.{key}")
+            if key in family.gguf_computed or value is None:
+                continue
+            if isinstance(value, GGUFArray) or value not in neutral:
+                raise unsupported(path, f"{arch}.{key} is {_shown(value)}, which is not computed here")
+        read = GGUFReader(file, arch, self._tensors)
+        whole = read.whole
         hidden, heads = whole("embedding_length"), whole("attention.head_count")
         if heads < 1 or hidden < 1:
-            raise invalid(
-                path, f"{family}.attention.head_count is {heads}, {family}.embedding_length {hidden}"
-            )
+            raise invalid(path, f"{arch}.attention.head_count is {heads}, {arch}.embedding_length {hidden}")
         head_size = whole("attention.key_length", hidden // heads)
         if whole("attention.value_length", head_size) != head_size:
-            raise unsupported(path, f"{family}.attention.value_length differs from key_length {head_size}")
+            raise unsupported(path, f"{arch}.attention.value_length differs from key_length {head_size}")
         context = whole("context_length")
-        window = file.whole(f"{family}.attention.sliding_window") or 0
-        if 0 < window < context:
-            raise unsupported(
-                path, f"{family}.attention.sliding_window is {window}: sliding windows are not computed"
-            )
         embeddings = self._tensors.get("model.embed_tokens.weight")
         if embeddings is None or len(embeddings.shape) != 2:
             raise invalid(path, "the matrix token_embd.weight is missing")
-        epsilon = file.number(f"{family}.attention.layer_norm_rms_epsilon")
-        if epsilon is None:
-            raise invalid(path, f"the metadata key {family}.attention.layer_norm_rms_epsilon is missing")
         config = ModelConfig(
-            family=family,
+            family=family.name,
             vocab_size=embeddings.shape[0],
             hidden_size=hidden,
             layers=whole("block_count"),
@@ -159,13 +156,20 @@ class GGUFModel(ModelSource):
             head_size=head_size,
             ffn_size=whole("feed_forward_length"),
             context_tokens=context,
-            norm_eps=float(epsilon),
-            rope=read_rope(file, family, head_size, context, self._rope_frequencies(head_size)),
+            norm_eps=read.number("attention.layer_norm_rms_epsilon"),
+            rope=read_rope(
+                file,
+                arch,
+                head_size,
+                context,
+                self._rope_frequencies(head_size),
+                longrope=family.own_rope,
+            ),
             tied_embeddings="lm_head.weight" not in self._tensors,
-            attention_bias="model.layers.0.self_attn.q_proj.bias" in self._tensors,
-            qk_norm=family == "qwen3",
         )
-        check_config(path, config)
+        check_config(path, config, partial_rope=family.partial_rope)
+        config = family.from_gguf(read, config)
+        check_config(path, config, partial_rope=family.partial_rope)
         return config
 
     def _rope_frequencies(self, head_size: int) -> tuple[float, ...] | None:
@@ -177,29 +181,34 @@ class GGUFModel(ModelSource):
                 self.path,
                 f"tensor {tensor.name} is {tensor.encoding} {list(tensor.shape)}, not F32 [{head_size // 2}]",
             )
-        factors = self._bytes(tensor).view("<f4")[0]
+        factors = self._bytes(_Place(tensor, None)).view("<f4")[0]
         if not bool((np.isfinite(factors) & (factors > 0)).all()):
             raise invalid(self.path, f"tensor {tensor.name} has a value that is not a positive number")
         return tuple(float(factor) for factor in factors)
 
-    def _bytes(self, tensor: GGUFTensor) -> npt.NDArray[np.uint8]:
+    def _bytes(self, place: _Place) -> npt.NDArray[np.uint8]:
         """uint8 [rows, bytes of a row]; a vector is one row."""
-        rows = tensor.shape[0] if len(tensor.shape) > 1 else 1
-        return self._file.file.data[tensor.start : tensor.start + tensor.nbytes].reshape(rows, -1)
+        tensor = place.tensor
+        rows = math.prod(tensor.shape[:-1])
+        data = self._file.file.data[tensor.start : tensor.start + tensor.nbytes].reshape(rows, -1)
+        if place.expert is None:
+            return data
+        each = tensor.shape[1]
+        return data[place.expert * each : (place.expert + 1) * each]
 
     def raw(self, name: str) -> RawTensor:
         """See ModelSource."""
-        tensor = self._tensors[name]
-        data = self._bytes(tensor)
-        if self._half_split and (".q_proj." in name or ".k_proj." in name):
+        place = self._tensors[name]
+        data = self._bytes(place)
+        if self._family.interleaved and (".q_proj." in name or ".k_proj." in name):
             heads = self.config.heads if ".q_proj." in name else self.config.kv_heads
             order = half_split_order(heads, self.config.head_size)
-            if len(tensor.shape) == 1:
-                data = np.ascontiguousarray(data.reshape(tensor.shape[0], -1)[order]).reshape(1, -1)
+            if len(place.shape) == 1:
+                data = np.ascontiguousarray(data.reshape(place.shape[0], -1)[order]).reshape(1, -1)
             else:
                 data = data[order]
             data.flags.writeable = False
-        return RawTensor(name, tensor.encoding, tensor.shape, data)
+        return RawTensor(name, place.tensor.encoding, place.shape, data)
 
     @cached_property
     def fingerprint(self) -> str:

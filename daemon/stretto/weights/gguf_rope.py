@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 
-from stretto.weights.config import RopeConfig
 from stretto.weights.faults import invalid, unsupported
 from stretto.weights.gguf import GGUFFile
+from stretto.weights.rope_config import RopeConfig
 
 _KNOWN = {
     "dimension_count",
     "freq_base",
+    "freq_base_swa",
     "scale_linear",
     "scaling.type",
     "scaling.factor",
@@ -26,7 +27,13 @@ _KNOWN = {
 
 
 def read_rope(
-    file: GGUFFile, arch: str, head_size: int, context_tokens: int, divisors: tuple[float, ...] | None
+    file: GGUFFile,
+    arch: str,
+    head_size: int,
+    context_tokens: int,
+    divisors: tuple[float, ...] | None,
+    *,
+    longrope: bool = False,
 ) -> RopeConfig:
     """Build the RopeConfig.
 
@@ -35,6 +42,7 @@ def read_rope(
 
     Args:
         divisors: values of ``rope_freqs.weight``, or None.
+        longrope: the caller reads the divisors of that kind.
 
     Raises:
         StartupError: ``model_unsupported`` naming a key or kind that is not known; ``model_invalid``.
@@ -55,6 +63,8 @@ def read_rope(
     kind = file.text(prefix + "scaling.type")
     if kind is None:
         kind = "none" if factor == 1.0 else "linear"
+    if kind == "longrope" and longrope:
+        kind = "none"
     if number("scaling.yarn_log_multiplier", 0.0) != 0.0:
         raise unsupported(path, f"{prefix}scaling.yarn_log_multiplier is not computed here")
     scale = number("scaling.attn_factor", 1.0)

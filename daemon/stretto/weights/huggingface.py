@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from stretto.weights.blocks import RawTensor
@@ -44,6 +45,6 @@ class HuggingFaceModel(HuggingFaceDirectory, ModelSource):
             raise KeyError(name)
         file = self.shard_of[name]
         tensor = file.tensors[name]
-        rows = tensor.shape[0] if len(tensor.shape) > 1 else 1
+        rows = math.prod(tensor.shape[:-1])
         data = file.file.data[tensor.start : tensor.end].reshape(rows, -1)
         return RawTensor(name, tensor.encoding, tensor.shape, data)

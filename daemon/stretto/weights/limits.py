@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from stretto.weights.config import ModelConfig
+from stretto.weights.config import Experts, LayerAttention, ModelConfig
 from stretto.weights.faults import invalid, unsupported
+from stretto.weights.rope_config import RopeConfig
 
 _RANGES: dict[str, tuple[int, int]] = {
     "vocab_size": (1, 1 << 22),
@@ -21,8 +22,11 @@ _RANGES: dict[str, tuple[int, int]] = {
 """Smallest and largest value of each size; the largest are far above any published model."""
 
 
-def check_config(path: Path, config: ModelConfig) -> None:
+def check_config(path: Path, config: ModelConfig, *, partial_rope: bool = False) -> None:
     """Refuse sizes out of bounds or at odds with each other.
+
+    Args:
+        partial_rope: the family computes rotary positions on part of a head.
 
     Raises:
         StartupError: ``model_invalid``, or ``model_unsupported`` for rotary positions on part of a head.
@@ -37,10 +41,48 @@ def check_config(path: Path, config: ModelConfig) -> None:
         raise invalid(path, f"head_size {config.head_size} is odd, which rotary positions cannot use")
     if not 0 < config.norm_eps < 1:
         raise invalid(path, f"norm_eps is {config.norm_eps}, not between 0 and 1")
-    rope = config.rope
-    if rope.dims != config.head_size:
+    _check_rope(path, config.rope, config.head_size, partial=partial_rope)
+    for layer in config.layer_attention:
+        _check_layer(path, config, layer, partial=partial_rope)
+    if config.experts is not None:
+        _check_experts(path, config.experts)
+    for name in ("query_scale", "attention_cap", "logit_cap"):
+        scale = getattr(config, name)
+        if scale is not None and not (math.isfinite(scale) and scale > 0):
+            raise invalid(path, f"{name} is {scale}")
+    if config.layer_input_size and not (
+        1 <= config.layer_input_size <= 1 << 14 and config.vocab_size <= config.layer_input_vocab <= 1 << 22
+    ):
+        raise invalid(
+            path, f"the layers' own embedding is {config.layer_input_vocab} x {config.layer_input_size}"
+        )
+
+
+def _check_layer(path: Path, config: ModelConfig, layer: LayerAttention, *, partial: bool) -> None:
+    for name in ("kv_heads", "head_size"):
+        (least, most), value = _RANGES[name], getattr(layer, name)
+        if not least <= value <= most:
+            raise invalid(path, f"{name} of a layer is {value}, out of {least} to {most}")
+    if config.heads % layer.kv_heads:
+        raise invalid(path, f"{config.heads} query heads cannot share {layer.kv_heads} KV heads evenly")
+    if layer.head_size % 2:
+        raise invalid(path, f"head_size {layer.head_size} is odd, which rotary positions cannot use")
+    if layer.rope is not None:
+        _check_rope(path, layer.rope, layer.head_size, partial=partial)
+
+
+def _check_experts(path: Path, experts: Experts) -> None:
+    if not 1 <= experts.per_token <= experts.count <= 1 << 12:
+        raise invalid(path, f"{experts.per_token} of {experts.count} experts cannot be chosen")
+    least, most = _RANGES["ffn_size"]
+    if not least <= experts.ffn_size <= most:
+        raise invalid(path, f"an expert is {experts.ffn_size} wide, out of {least} to {most}")
+
+
+def _check_rope(path: Path, rope: RopeConfig, head_size: int, *, partial: bool) -> None:
+    if rope.dims != head_size and not (partial and 2 <= rope.dims < head_size and rope.dims % 2 == 0):
         raise unsupported(
-            path, f"rotary positions on {rope.dims} of {config.head_size} values a head are not computed"
+            path, f"rotary positions on {rope.dims} of {head_size} values a head are not computed"
         )
     if not (math.isfinite(rope.base) and rope.base > 1):
         raise invalid(path, f"the rotary base is {rope.base}")

@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 
 from stretto.backends.host import usable_cores  # noqa: E402
 from stretto.backends.torch import device, linear  # noqa: E402
+from stretto.errors import StartupError  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -37,6 +38,14 @@ def test_a_dtype_that_was_asked_for(name: str) -> None:
     assert device.choose_dtype(name, CPU, weights=9, free_bytes=1) == device.DtypeChoice(
         getattr(torch, name), "it was asked for"
     )
+
+
+def test_float16_is_refused_where_it_overflows() -> None:
+    for name in ("bfloat16", "float32"):
+        assert device.choose_dtype(name, CPU, weights=1, free_bytes=1, float16_overflows=True).name == name
+    with pytest.raises(StartupError, match="overflow float16") as caught:
+        device.choose_dtype("float16", CPU, weights=1, free_bytes=1, float16_overflows=True)
+    assert caught.value.code == "model_unsupported"
 
 
 def test_float32_on_the_cpu_as_long_as_it_leaves_room() -> None:

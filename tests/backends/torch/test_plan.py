@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from stretto.backends.base import BackendFailure, Chunk, Int32Array
+from stretto.backends.chunks import StepLimits
 from stretto.backends.torch.plan import StepPlan, plan_step
 
 
@@ -16,7 +17,7 @@ def ids(*values: int) -> Int32Array:
 
 
 def plan(*batch: Chunk) -> StepPlan:
-    return plan_step(batch, block_tokens=4, blocks=32, vocab_size=100, context_tokens=64)
+    return plan_step(batch, StepLimits(4, (32,), (None,), 100, 64))
 
 
 PREFILL = Chunk(ids(7, 8, 9), 3, (ids(5, 6),), 2)
@@ -27,28 +28,28 @@ def test_single_tokens_come_first_and_logit_rows_keep_the_callers_order() -> Non
     made = plan(PREFILL, DECODE)
     assert made.token_ids.tolist() == [42, 7, 8, 9]
     assert made.positions.tolist() == [6, 3, 4, 5]
-    assert made.slots.tolist() == [2 * 4 + 2, 5 * 4 + 3, 6 * 4, 6 * 4 + 1]
+    assert made.groups[0].slots.tolist() == [2 * 4 + 2, 5 * 4 + 3, 6 * 4, 6 * 4 + 1]
     assert made.logit_rows.tolist() == [2, 3, 0]
-    assert made.decodes == 1
-    decode, prefill = made.spans
+    assert made.groups[0].decodes == 1
+    decode, prefill = made.groups[0].spans
     assert (decode.row, decode.rows, decode.context_tokens, decode.start) == (0, 1, 7, 6)
     assert (prefill.row, prefill.rows, prefill.context_tokens, prefill.start) == (1, 3, 6, 3)
 
 
 def test_a_run_of_blocks_is_seen_and_a_scattered_table_too() -> None:
-    scattered, run = plan(PREFILL, DECODE).spans
+    scattered, run = plan(PREFILL, DECODE).groups[0].spans
     assert scattered.run_start is None
     assert scattered.blocks.tolist() == [9, 2]
     assert run.run_start == 20
     # Only the blocks in use count: what follows them in the table may lie anywhere.
-    assert plan(replace(PREFILL, block_tables=(ids(5, 6, 0, 31),))).spans[0].run_start == 20
-    assert plan(replace(PREFILL, block_tables=(ids(6, 5),))).spans[0].run_start is None
+    assert plan(replace(PREFILL, block_tables=(ids(5, 6, 0, 31),))).groups[0].spans[0].run_start == 20
+    assert plan(replace(PREFILL, block_tables=(ids(6, 5),))).groups[0].spans[0].run_start is None
 
 
 def test_consecutive_slots_are_one_run() -> None:
-    assert plan(PREFILL).slot_run == 23
-    assert plan(PREFILL, DECODE).slot_run is None
-    assert plan(DECODE).slot_run == 10
+    assert plan(PREFILL).groups[0].slot_run == 23
+    assert plan(PREFILL, DECODE).groups[0].slot_run is None
+    assert plan(DECODE).groups[0].slot_run == 10
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from stretto.backends.base import Chunk, KVPlan  # noqa: E402
+from stretto.backends.chunks import StepLimits  # noqa: E402
 from stretto.backends.torch import TorchBackend  # noqa: E402
-from stretto.backends.torch.attention import BatchedDecodeAttention, DecodeAttention, causal_mask  # noqa: E402
+from stretto.backends.torch.attention import (  # noqa: E402
+    BatchedDecodeAttention,
+    DecodeAttention,
+    ScoreRule,
+    causal_mask,
+)
 from stretto.backends.torch.kv import KVPool  # noqa: E402
 from stretto.backends.torch.plan import plan_step  # noqa: E402
 from support.backend_driver import Driver, RunningSequence  # noqa: E402
@@ -92,7 +98,9 @@ def test_a_neighbours_broken_cache_is_never_read(backend: TorchBackend) -> None:
     assert np.array_equal(last_logits(True), last_logits(False))
 
 
-def test_batched_decodes_equal_single_ones() -> None:
+@pytest.mark.parametrize("window", [None, 6])
+@pytest.mark.parametrize("rule", [ScoreRule(), ScoreRule(0.2, 1.5)])
+def test_batched_decodes_equal_single_ones(window: int | None, rule: ScoreRule) -> None:
     pool = KVPool(
         layers=2,
         kv_heads=2,
@@ -109,21 +117,32 @@ def test_batched_decodes_equal_single_ones() -> None:
     tables = [[3, 1, 8, 2], [10, 11], [20], [29, 0, 5]]
     contexts = [14, 8, 1, 11]
     batch = [Chunk(ids(1), n - 1, (ids(*table),), 1) for table, n in zip(tables, contexts, strict=True)]
-    plan = plan_step(batch, block_tokens=4, blocks=30, vocab_size=5, context_tokens=100)
+    plan = plan_step(batch, StepLimits(4, (30,), (window,), 5, 100)).groups[0]
     queries = torch.randn(4, 6, 8, generator=generator)
     device = torch.device("cpu")
     batched = BatchedDecodeAttention(pool, plan.spans, device, torch.float32)
     singles = [DecodeAttention(pool, span, device) for span in plan.spans]
     for layer in range(2):
         assert torch.allclose(
-            batched(layer, queries), torch.cat([single(layer, queries) for single in singles]), atol=1e-6
+            batched(layer, queries, rule),
+            torch.cat([single(layer, queries, rule) for single in singles]),
+            atol=1e-6,
         )
 
 
 def test_causal_mask() -> None:
-    mask = causal_mask(2, 3, torch.device("cpu"), torch.float32)
-    assert (mask == 0).tolist() == [[True, True, True, True, False], [True] * 5]
-    assert mask[0, 4] == float("-inf")
+    def seen(start: int, window: int | None) -> list[list[int]]:
+        """Positions that each of two rows sees."""
+        batch = [Chunk(ids(1, 1), start, (ids(1, 2, 3),), 0)]
+        (span,) = plan_step(batch, StepLimits(4, (8,), (window,), 5, 100)).groups[0].spans
+        mask = causal_mask(span, window, torch.device("cpu"), torch.float32)
+        assert set(mask.unique().tolist()) <= {0.0, float("-inf")}
+        return [[span.first + column for column in row.nonzero().flatten().tolist()] for row in mask == 0]
+
+    assert seen(3, None) == [[0, 1, 2, 3], [0, 1, 2, 3, 4]]
+    assert seen(3, 4) == [[0, 1, 2, 3], [1, 2, 3, 4]]
+    assert seen(6, 3) == [[4, 5, 6], [5, 6, 7]]
+    assert seen(0, 1) == [[0], [1]]
 
 
 def test_blocks_are_copied_read_and_written_back(backend: TorchBackend) -> None:

@@ -57,6 +57,8 @@ def native_support(source: ModelSource | None = None, instruction_set: str = "")
 
 def shape_fault(config: ModelConfig) -> str:
     """What of an architecture the kernels cannot compute; empty when they can."""
+    if beyond := config.beyond_plain():
+        return f"the model has {beyond}, which they do not compute"
     for name, value in (
         ("hidden size", config.hidden_size),
         ("feed-forward size", config.ffn_size),
@@ -68,8 +70,6 @@ def shape_fault(config: ModelConfig) -> str:
         return f"the model's head size is {config.head_size}, above {HEAD_MOST}"
     if config.heads // config.kv_heads > QUERY_TILE:
         return f"{config.heads // config.kv_heads} query heads share a KV head, more than {QUERY_TILE}"
-    if config.activation != "silu":
-        return f"the model's activation is {config.activation}, not silu"
     return ""
 
 

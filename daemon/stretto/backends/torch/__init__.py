@@ -1,4 +1,4 @@
-"""The torch backend: the Llama family on CPU, CUDA and MPS. Importing it does not import PyTorch."""
+"""The torch backend on CPU, CUDA and MPS. Importing it does not import PyTorch."""
 
 from __future__ import annotations
 

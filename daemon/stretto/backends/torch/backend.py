@@ -33,7 +33,13 @@ class TorchBackend:
     """
 
     def __init__(
-        self, source: ModelSource, *, device: str = "auto", dtype: str = "auto", threads: int | None = None
+        self,
+        source: ModelSource,
+        *,
+        device: str = "auto",
+        dtype: str = "auto",
+        threads: int | None = None,
+        context_tokens: int | None = None,
     ) -> None:
         """Nothing is read or imported yet.
 
@@ -42,11 +48,13 @@ class TorchBackend:
             device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
             dtype: ``auto``, ``float32``, ``bfloat16`` or ``float16``; of weights, activations and KV.
             threads: compute threads on the CPU; None chooses.
+            context_tokens: the longest sequence there will be; None for the model's context. Models with LongRoPE turn by it.
         """
         if threads is not None and threads < 1:
             raise ValueError(f"threads is {threads}; it is a whole number from 1")
         self._source = source
         self._device, self._dtype, self._threads = device, dtype, threads
+        self._context_tokens = context_tokens
         self._runtime: Runtime | None = None
 
     def load(self, report: ProgressReport) -> ModelSpec:
@@ -68,7 +76,12 @@ class TorchBackend:
             ) from error
         try:
             self._runtime = Runtime(
-                self._source, device=self._device, dtype=self._dtype, threads=self._threads, report=report
+                self._source,
+                device=self._device,
+                dtype=self._dtype,
+                threads=self._threads,
+                context_tokens=self._context_tokens,
+                report=report,
             )
         except BaseException:
             self.close()

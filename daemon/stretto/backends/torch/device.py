@@ -76,7 +76,9 @@ def choose_device(requested: str) -> DeviceChoice:
     return DeviceChoice(torch.device(wanted), "it was asked for")
 
 
-def choose_dtype(requested: str, device: torch.device, *, weights: int, free_bytes: int) -> DtypeChoice:
+def choose_dtype(
+    requested: str, device: torch.device, *, weights: int, free_bytes: int, float16_overflows: bool = False
+) -> DtypeChoice:
     """Pick the dtype.
 
     On the CPU ``auto`` is float32, for what is right more than for what is fast: products in bfloat16 give bfloat16
@@ -91,10 +93,18 @@ def choose_dtype(requested: str, device: torch.device, *, weights: int, free_byt
         device: where.
         weights: how many the model has.
         free_bytes: memory that is free there.
+        float16_overflows: the family's activations pass 65,504, the largest number of float16.
 
     Raises:
-        StartupError: ``backend_unavailable``, for a name that is none of these.
+        StartupError: ``backend_unavailable``, for a name that is none of these; ``model_unsupported``, for float16 where it
+            overflows.
     """
+    if requested == "float16" and float16_overflows:
+        raise StartupError(
+            "Activations of this family of models overflow float16.",
+            code="model_unsupported",
+            remedy="Choose bfloat16, which takes as much memory and has float32's range, or float32.",
+        )
     if requested in DTYPES:
         return DtypeChoice(DTYPES[requested], "it was asked for")
     if requested != "auto":

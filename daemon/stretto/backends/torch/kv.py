@@ -11,7 +11,7 @@ from stretto.backends.base import BackendFailure
 
 
 class KVPool:
-    """Keys and values of every layer, head by head.
+    """Keys and values of one layer group, head by head; layers are numbered within it.
 
     The tensor is [layers, 2 (K, V), kv_heads, slots, head_size]. With slots next to the innermost dimension, the cache
     of a sequence whose blocks are consecutive is one strided view for attention, with each head's values contiguous
@@ -66,19 +66,20 @@ class KVPool:
         part = self._tensor.narrow(3, start, tokens).unsqueeze(2)
         return part[:, 0].unbind(0), part[:, 1].unbind(0)
 
-    def gather(self, layer: int, blocks: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
-        """Copies of the first ``tokens`` positions of a scattered sequence.
+    def gather(self, layer: int, blocks: Tensor, offset: int, tokens: int) -> tuple[Tensor, Tensor]:
+        """Copies of ``tokens`` positions of a scattered sequence.
 
         Args:
             layer: layer number.
             blocks: int64 [n], in the order of positions.
-            tokens: at most n * block_tokens.
+            offset: the first position within the first block.
+            tokens: at most n * block_tokens - offset.
 
         Returns:
             K and V, each [1, kv_heads, tokens, head_size].
         """
         pages = self._by_block[layer].index_select(1, blocks)
-        both = pages.view(2, 1, self.kv_heads, -1, self._tensor.shape[-1]).narrow(3, 0, tokens)
+        both = pages.view(2, 1, self.kv_heads, -1, self._tensor.shape[-1]).narrow(3, offset, tokens)
         return both[0], both[1]
 
     def gather_slots(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:

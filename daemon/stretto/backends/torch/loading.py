@@ -7,16 +7,21 @@ to drop.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from stretto.backends.base import ProgressReport
-from stretto.backends.torch.linear import Projection, ProjectionChoice
-from stretto.backends.torch.llama import LayerWeights, LlamaWeights
+from stretto.backends.torch.attention import ScoreRule
+from stretto.backends.torch.layout import KVLayout
+from stretto.backends.torch.linear import Projection
+from stretto.backends.torch.norm import HeadNorm, Norm
+from stretto.backends.torch.parts import ACTIVATIONS, GatedFeedForward, Mixture, SelfAttention
 from stretto.errors import StartupError
 from stretto.weights.blocks import RawTensor, dequantise
+from stretto.weights.config import ModelConfig
+from stretto.weights.rope_config import RopeConfig
 from stretto.weights.source import ModelSource
 
 PHASE = "loading weights"
@@ -29,110 +34,193 @@ def weight_count(source: ModelSource) -> int:
     return sum(math.prod(shape) for shape in source.config.tensor_shapes().values())
 
 
-def load_weights(
-    source: ModelSource,
-    *,
-    device: torch.device,
-    dtype: torch.dtype,
-    projection: ProjectionChoice,
-    report: ProgressReport,
-) -> LlamaWeights:
-    """Decode and place all weights; projections that share their input are laid into one matrix.
+MakeProjection = Callable[[Tensor, Tensor | None], Projection]
 
-    Whatever ``report`` raises passes through, and nothing is kept.
 
-    Raises:
-        StartupError: ``model_invalid``, for weights that are not finite numbers.
+class Loader:
+    """Decodes and places weights. Whatever ``report`` raises passes through.
+
+    Attributes:
+        total: how many weights the model has, a tied table counted once.
+        nbytes: of what has been placed.
     """
-    return _Loader(source, device, dtype, projection.make, report).load()
 
-
-class _Loader:
     def __init__(
         self,
         source: ModelSource,
+        *,
         device: torch.device,
         dtype: torch.dtype,
-        projection: Callable[[Tensor, Tensor | None], Projection],
+        projection: MakeProjection,
         report: ProgressReport,
     ) -> None:
+        self.dtype = dtype
+        self.projection = projection
         self._source = source
         self._device = device
-        self._dtype = dtype
-        self._projection = projection
         self._report = report
         self._shapes = source.config.tensor_shapes()
-        self._total = weight_count(source)
+        self.total = weight_count(source)
         self._done = 0
-        self._nbytes = 0
+        self.nbytes = 0
+        report(PHASE, 0.0)
 
-    def load(self) -> LlamaWeights:
-        config = self._source.config
-        self._report(PHASE, 0.0)
-        embedding = self._tensor("model.embed_tokens.weight")
-        layers = tuple(self._layer(number) for number in range(config.layers))
-        norm = self._tensor("model.norm.weight")
-        head = embedding if config.tied_embeddings else self._tensor("lm_head.weight")
-        return LlamaWeights(
-            embedding, layers, norm, self._projection(head, None), nbytes=self._nbytes, parameters=self._total
-        )
+    def tensor(self, *names: str, dtype: torch.dtype | None = None) -> Tensor:
+        """One tensor, or several below each other.
 
-    def _layer(self, number: int) -> LayerWeights:
-        config = self._source.config
-        prefix = f"model.layers.{number}."
-        attention = prefix + "self_attn."
-        qkv = tuple(f"{attention}{name}_proj" for name in "qkv")
-        bias = self._tensor(*(name + ".bias" for name in qkv)) if config.attention_bias else None
-        head_norm = None
-        if config.qk_norm:
-            head_norm = torch.cat(
-                (
-                    self._tensor(attention + "q_norm.weight").expand(config.heads, -1),
-                    self._tensor(attention + "k_norm.weight").expand(config.kv_heads, -1),
-                )
-            )
-        return LayerWeights(
-            attention_norm=self._tensor(prefix + "input_layernorm.weight"),
-            ffn_norm=self._tensor(prefix + "post_attention_layernorm.weight"),
-            qkv=self._projection(self._tensor(*(name + ".weight" for name in qkv)), bias),
-            head_norm=head_norm,
-            attention_out=self._projection(self._tensor(attention + "o_proj.weight"), None),
-            gate_up=self._projection(
-                self._tensor(prefix + "mlp.gate_proj.weight", prefix + "mlp.up_proj.weight"), None
-            ),
-            down=self._projection(self._tensor(prefix + "mlp.down_proj.weight"), None),
-        )
-
-    def _tensor(self, *names: str) -> Tensor:
-        """One tensor, or several below each other."""
+        Raises:
+            StartupError: ``model_invalid``, for weights that are not finite numbers.
+        """
         shapes = [self._shapes[name] for name in names]
         out = torch.empty(
-            (sum(shape[0] for shape in shapes), *shapes[0][1:]), dtype=self._dtype, device=self._device
+            (sum(shape[0] for shape in shapes), *shapes[0][1:]),
+            dtype=dtype or self.dtype,
+            device=self._device,
         )
         row = 0
         for name, shape in zip(names, shapes, strict=True):
             self._fill(out.narrow(0, row, shape[0]), self._source.raw(name))
             row += shape[0]
-        self._nbytes += out.nbytes
+        self.nbytes += out.nbytes
         return out
 
     def _fill(self, target: Tensor, raw: RawTensor) -> None:
         """Decode into place, slice by slice."""
-        rows, columns = (target.shape[0], target.shape[1]) if target.ndim == 2 else (1, target.shape[0])
+        columns = target.shape[-1]
+        target = target.view(-1, columns)
+        rows = target.shape[0]
         step = max(1, _SLICE_VALUES // columns)
-        target = target.view(rows, columns)
         for start in range(0, rows, step):
             part = target[start : start + step]
-            if self._device.type == "cpu" and _PLAIN.get(raw.encoding) == self._dtype:
+            if self._device.type == "cpu" and _PLAIN.get(raw.encoding) == target.dtype:
                 part.view(torch.uint8).numpy()[...] = raw.data[start : start + step]
             else:
                 part.copy_(torch.from_numpy(dequantise(raw, slice(start, start + step))))
             if not bool(torch.isfinite(part).all()):
                 raise StartupError(
                     f"{self._source.path}: tensor {raw.name} has values that are not finite numbers as"
-                    f" {str(self._dtype).removeprefix('torch.')}.",
+                    f" {str(target.dtype).removeprefix('torch.')}.",
                     code="model_invalid",
                     remedy="Get the file again, or choose another dtype.",
                 )
             self._done += part.numel()
-            self._report(PHASE, self._done / self._total)
+            self._report(PHASE, self._done / self.total)
+
+
+class ModelParts:
+    """Makes what a model consists of, from its tensors by name.
+
+    Attributes:
+        config: the architecture.
+    """
+
+    def __init__(self, loader: Loader, config: ModelConfig) -> None:
+        self.config = config
+        self._loader = loader
+        # Where a family's norms have an offset, or many of them follow each other, they are multiplied before rounding.
+        self._norm_dtype = torch.float32 if config.residual_norms else loader.dtype
+
+    def table(self, name: str) -> Tensor:
+        """An embedding table, [rows, columns]."""
+        return self._loader.tensor(self._full(name))
+
+    def vector(self, name: str) -> Tensor:
+        """A vector, in float32 where the model's norms are."""
+        return self._loader.tensor(self._full(name), dtype=self._norm_dtype)
+
+    def matrix(self, *names: str, bias: Sequence[str] = ()) -> Projection:
+        """A projection of one matrix, or of several below each other."""
+        weight = self._loader.tensor(*(self._full(name) for name in names))
+        return self._loader.projection(
+            weight, self._loader.tensor(*(self._full(name) for name in bias)) if bias else None
+        )
+
+    def norm(self, name: str) -> Norm:
+        """A norm over the hidden size, by its name without ``.weight``."""
+        return Norm(self.norm_weight(f"{name}.weight"), self.config.norm_eps)
+
+    def norm_weight(self, name: str) -> Tensor:
+        """A norm's weights as they are multiplied."""
+        weight = self.vector(name)
+        return weight.add_(self.config.norm_offset) if self.config.norm_offset else weight
+
+    def _full(self, name: str) -> str:
+        return name
+
+
+class LayerParts(ModelParts):
+    """The same for one layer; names are those within it.
+
+    Attributes:
+        number: of the layer.
+    """
+
+    def __init__(
+        self, loader: Loader, config: ModelConfig, number: int, layout: KVLayout, ropes: Sequence[RopeConfig]
+    ) -> None:
+        super().__init__(loader, config)
+        self.number = number
+        self._layout, self._ropes = layout, ropes
+
+    def attention(self) -> SelfAttention:
+        """The layer's attention."""
+        config, kind = self.config, self.config.attention(self.number)
+        kv_heads = 0 if kind.kv_layer is not None else kind.kv_heads
+        names = ["q_proj"]
+        if config.fused:
+            names = ["qkv_proj"]
+        elif kv_heads:
+            names += ["k_proj"] if kind.keys_as_values else ["k_proj", "v_proj"]
+        bias = [f"self_attn.{name}.bias" for name in names] if config.attention_bias else []
+        return SelfAttention(
+            heads=config.heads,
+            kv_heads=kv_heads,
+            head_size=kind.head_size,
+            place=self._layout.places[self.number],
+            rope=None if kind.rope is None else self._ropes.index(kind.rope),
+            rule=ScoreRule(config.query_scale, config.attention_cap),
+            qkv=self.matrix(*(f"self_attn.{name}.weight" for name in names), bias=bias),
+            head_norm=self._head_norm(kv_heads) if config.qk_norm else None,
+            value_norm=Norm(None, config.norm_eps) if config.value_norm else None,
+            keys_as_values=kind.keys_as_values and kv_heads > 0,
+            out=self.matrix("self_attn.o_proj.weight"),
+        )
+
+    def _head_norm(self, kv_heads: int) -> HeadNorm:
+        weights = [self.norm_weight("self_attn.q_norm.weight").expand(self.config.heads, -1)]
+        if kv_heads:
+            weights.append(self.norm_weight("self_attn.k_norm.weight").expand(kv_heads, -1))
+        return HeadNorm(torch.cat(weights), self.config.norm_eps)
+
+    def feed_forward(self) -> GatedFeedForward:
+        """The layer's dense feed-forward."""
+        fused = ("mlp.gate_up_proj.weight",)
+        names = fused if self.config.fused else ("mlp.gate_proj.weight", "mlp.up_proj.weight")
+        return GatedFeedForward(
+            self.matrix(*names), self.matrix("mlp.down_proj.weight"), ACTIVATIONS[self.config.activation]
+        )
+
+    def experts(self) -> Mixture:
+        """The layer's experts, without what chooses among them."""
+        experts, activation = self.config.experts, ACTIVATIONS[self.config.activation]
+        assert experts is not None
+        project = self._loader.projection
+        if experts.beside_dense:
+            gate_up, down = self.table("experts.gate_up_proj"), self.table("experts.down_proj")
+            made = [
+                GatedFeedForward(project(first, None), project(second, None), activation)
+                for first, second in zip(gate_up, down, strict=True)
+            ]
+        else:
+            made = [
+                GatedFeedForward(
+                    self.matrix(f"{expert}.gate_proj.weight", f"{expert}.up_proj.weight"),
+                    self.matrix(f"{expert}.down_proj.weight"),
+                    activation,
+                )
+                for expert in (f"mlp.experts.{number}" for number in range(experts.count))
+            ]
+        return Mixture(made, experts.per_token, experts.normalised)
+
+    def _full(self, name: str) -> str:
+        return f"model.layers.{self.number}.{name}"

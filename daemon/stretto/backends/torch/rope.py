@@ -5,7 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from stretto.weights.config import RopeConfig
+from stretto.weights.rope_config import RopeConfig
+
+Turn = tuple[Tensor, Tensor]
+"""Cosines and signed sines of a step's tokens, see ``Rope.tables``."""
 
 
 class Rope:
@@ -17,7 +20,7 @@ class Rope:
         self._scale = config.attention_scale
         self._dtype = dtype
 
-    def tables(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+    def tables(self, positions: Tensor) -> Turn:
         """Cosines and signed sines of a step's tokens.
 
         Angles are computed in float32: in half precision a far position would not even be a whole number.
@@ -35,13 +38,15 @@ class Rope:
             torch.cat((-sines, sines), -1)[:, None].to(self._dtype),
         )
 
-    def rotate(self, heads: Tensor, cosines: Tensor, sines: Tensor) -> None:
-        """Rotate in place.
 
-        Args:
-            heads: [T, heads, head_size], a view of the projections.
-            cosines, sines: as ``tables`` gives them.
-        """
-        turned = heads[..., : self.dims]
-        swapped = turned.roll(self.dims // 2, -1)
-        turned.mul_(cosines).addcmul_(swapped, sines)
+def rotate(heads: Tensor, turn: Turn) -> None:
+    """Rotate in place.
+
+    Args:
+        heads: [T, heads, head_size], a view of the projections.
+        turn: as ``Rope.tables`` gives it.
+    """
+    cosines, sines = turn
+    turned = heads[..., : cosines.shape[-1]]
+    swapped = turned.roll(cosines.shape[-1] // 2, -1)
+    turned.mul_(cosines).addcmul_(swapped, sines)

@@ -15,21 +15,22 @@ from stretto.backends.base import (
     Chunk,
     Float32Array,
     KVPlan,
-    LayerGroup,
     MemoryReport,
     ModelSpec,
     ProgressReport,
 )
+from stretto.backends.chunks import StepLimits
 from stretto.backends.host import shown
 from stretto.backends.torch.attention import plan_attention
+from stretto.backends.torch.building import load_decoder
+from stretto.backends.torch.decoder import GroupTensors, StepTensors
 from stretto.backends.torch.device import choose_device, choose_dtype, choose_threads
 from stretto.backends.torch.kv import KVPool
+from stretto.backends.torch.layout import lay_out
 from stretto.backends.torch.linear import choose_projection
-from stretto.backends.torch.llama import Llama, StepTensors
-from stretto.backends.torch.loading import load_weights, weight_count
+from stretto.backends.torch.loading import weight_count
 from stretto.backends.torch.memory import device_memory
-from stretto.backends.torch.plan import StepPlan, plan_step
-from stretto.backends.torch.rope import Rope
+from stretto.backends.torch.plan import Span, StepPlan, plan_step
 from stretto.errors import StartupError
 from stretto.weights.source import ModelSource
 
@@ -41,7 +42,14 @@ class Runtime:
     """A loaded model. Made and used on one thread; PyTorch's thread count is that thread's own."""
 
     def __init__(
-        self, source: ModelSource, *, device: str, dtype: str, threads: int | None, report: ProgressReport
+        self,
+        source: ModelSource,
+        *,
+        device: str,
+        dtype: str,
+        threads: int | None,
+        context_tokens: int | None,
+        report: ProgressReport,
     ) -> None:
         """Choose device, dtype and threads, then load. Raises StartupError, and what ``report`` raises."""
         self._device_choice = choose_device(device)
@@ -51,39 +59,43 @@ class Runtime:
             self._device,
             weights=weight_count(source),
             free_bytes=device_memory(self._device).free_bytes,
+            # Gemma's embeddings are scaled up, and its residual stream grows far beyond what norms let out of it.
+            float16_overflows=source.config.residual_norms,
         )
         self._dtype = self._dtype_choice.dtype
         self._threads = choose_threads(threads)
         torch.set_num_threads(self._threads.threads)
         self._projection = choose_projection(self._device, self._dtype)
         self._config = source.config
-        self._pool: KVPool | None = None
+        self._layout = lay_out(self._config)
+        self._pools: tuple[KVPool, ...] = ()
         self._steps = self._tokens = self._gathered = 0
         self._check_room(source)
         try:
             with torch.inference_mode():
-                self._weights = load_weights(
-                    source, device=self._device, dtype=self._dtype, projection=self._projection, report=report
+                self._model, self._weights = load_decoder(
+                    source,
+                    self._layout,
+                    context_tokens=context_tokens or self._config.context_tokens,
+                    device=self._device,
+                    dtype=self._dtype,
+                    projection=self._projection,
+                    report=report,
                 )
-                rope = Rope(self._config.rope, device=self._device, dtype=self._dtype)
         except RuntimeError as error:
             if isinstance(failure := translate(error), BackendOutOfMemory):
                 raise self._no_room(source) from failure
             raise
-        self._model = Llama(self._config, self._weights, rope)
 
     @property
     def spec(self) -> ModelSpec:
         """See ModelSpec."""
         config = self._config
-        kv_bytes = 2 * config.layers * config.kv_heads * config.head_size * self._dtype.itemsize
         return ModelSpec(
             family=config.family,
             vocab_size=config.vocab_size,
             context_tokens=config.context_tokens,
-            layer_groups=(
-                LayerGroup("full", config.layers, config.kv_heads, config.head_size, None, kv_bytes),
-            ),
+            layer_groups=self._layout.layer_groups(self._dtype.itemsize),
             dtype=self._dtype_choice.name,
             device=str(self._device),
             parameters=self._weights.parameters,
@@ -92,58 +104,82 @@ class Runtime:
 
     def allocate(self, plan: KVPlan) -> None:
         """See Backend."""
-        if len(plan.blocks) != 1 or plan.block_tokens < 1 or plan.blocks[0] < 1:
+        groups = self._layout.groups
+        if len(plan.blocks) != len(groups) or plan.block_tokens < 1 or min(plan.blocks) < 1:
+            has = "one layer group" if len(groups) == 1 else f"{len(groups)} layer groups"
             raise BackendFailure(
-                f"a KV plan for this model has one layer group and at least one block, not {plan}"
+                f"a KV plan for this model has {has} and at least one block each, not {plan}"
             )
-        self._pool = None
-        wanted = plan.block_tokens * plan.blocks[0] * self.spec.kv_bytes_per_token
+        self._pools = ()
+        wanted = plan.block_tokens * sum(
+            blocks * group.token_bytes(self._dtype.itemsize)
+            for blocks, group in zip(plan.blocks, groups, strict=True)
+        )
         free = device_memory(self._device).free_bytes
         if wanted > free:
             raise BackendOutOfMemory(
-                f"the KV cache of {plan.blocks[0]} blocks of {plan.block_tokens} tokens takes {shown(wanted)};"
-                f" {shown(free)} are free on {self._device}"
+                f"the KV cache of {' + '.join(map(str, plan.blocks))} blocks of {plan.block_tokens} tokens takes"
+                f" {shown(wanted)}; {shown(free)} are free on {self._device}"
             )
         with translated(f"allocating {shown(wanted)} of KV cache with {shown(free)} free on {self._device}"):
-            self._pool = KVPool(
-                layers=self._config.layers,
-                kv_heads=self._config.kv_heads,
-                head_size=self._config.head_size,
-                block_tokens=plan.block_tokens,
-                blocks=plan.blocks[0],
-                dtype=self._dtype,
-                device=self._device,
+            self._pools = tuple(
+                KVPool(
+                    layers=group.layers,
+                    kv_heads=group.kv_heads,
+                    head_size=group.head_size,
+                    block_tokens=plan.block_tokens,
+                    blocks=blocks,
+                    dtype=self._dtype,
+                    device=self._device,
+                )
+                for blocks, group in zip(plan.blocks, groups, strict=True)
             )
 
     def forward(self, batch: Sequence[Chunk]) -> Float32Array:
         """See Backend."""
-        pool = self._group(0)
+        block_tokens = self._group(0).block_tokens
         plan = plan_step(
             batch,
-            block_tokens=pool.block_tokens,
-            blocks=pool.blocks,
-            vocab_size=self._config.vocab_size,
-            context_tokens=self._config.context_tokens,
+            StepLimits(
+                block_tokens,
+                tuple(pool.blocks for pool in self._pools),
+                tuple(group.window_tokens for group in self._layout.groups),
+                self._config.vocab_size,
+                self._config.context_tokens,
+            ),
         )
         with translated(f"a step of {len(plan.token_ids)} tokens in {len(batch)} sequences"):
-            logits = self._model.forward(self._place(plan, pool), pool)
+            logits = self._model.forward(self._place(plan))
             result: Float32Array = logits.cpu().numpy()
         self._steps += 1
         self._tokens += len(plan.token_ids)
-        self._gathered += sum(span.run_start is None for span in plan.spans)
+        scattered = (
+            any(span.run_start is None for span in spans) for spans in zip(*_spans(plan), strict=True)
+        )
+        self._gathered += sum(scattered)
         return result
 
-    def _place(self, plan: StepPlan, pool: KVPool) -> StepTensors:
+    def _place(self, plan: StepPlan) -> StepTensors:
         def placed(values: object) -> torch.Tensor:
             return torch.as_tensor(values).to(self._device)
 
         return StepTensors(
             token_ids=placed(plan.token_ids),
             positions=placed(plan.positions),
-            slots=placed(plan.slots),
-            slot_run=plan.slot_run,
-            attention=plan_attention(
-                plan, pool, device=self._device, dtype=self._dtype, batch_decodes=self._device.type != "cpu"
+            groups=tuple(
+                GroupTensors(
+                    pool,
+                    placed(group.slots),
+                    group.slot_run,
+                    plan_attention(
+                        group,
+                        pool,
+                        device=self._device,
+                        dtype=self._dtype,
+                        batch_decodes=self._device.type != "cpu",
+                    ),
+                )
+                for group, pool in zip(plan.groups, self._pools, strict=True)
             ),
             logit_rows=placed(plan.logit_rows),
         )
@@ -165,17 +201,22 @@ class Runtime:
 
     def _group(self, group: int) -> KVPool:
         """The KV pool of a layer group. Raises BackendFailure before ``allocate``, and for a group there is not."""
-        if group != 0:
-            raise BackendFailure(f"layer group {group} does not exist; this model has one, number 0")
-        if self._pool is None:
+        if not self._pools:
             raise BackendFailure("no KV memory has been allocated")
-        return self._pool
+        if not 0 <= group < len(self._pools):
+            raise BackendFailure(
+                f"layer group {group} does not exist; this model has {len(self._pools)}, from 0"
+            )
+        return self._pools[group]
+
+    @property
+    def _kv_bytes(self) -> int:
+        return sum(pool.nbytes for pool in self._pools)
 
     def memory(self) -> MemoryReport:
         """See Backend."""
         memory = device_memory(self._device)
-        kv_bytes = self._pool.nbytes if self._pool is not None else 0
-        return MemoryReport(self._weights.nbytes, kv_bytes, memory.free_bytes, memory.total_bytes)
+        return MemoryReport(self._weights.nbytes, self._kv_bytes, memory.free_bytes, memory.total_bytes)
 
     def stats(self) -> dict[str, object]:
         """Facts with their reasons, and counters since load."""
@@ -190,7 +231,7 @@ class Runtime:
             "matmul_reason": self._projection.reason,
             "torch": str(torch.__version__),
             "weights_bytes": self._weights.nbytes,
-            "kv_bytes": self._pool.nbytes if self._pool is not None else 0,
+            "kv_bytes": self._kv_bytes,
             "steps": self._steps,
             "tokens": self._tokens,
             "gathered_sequences": self._gathered,
@@ -209,6 +250,10 @@ class Runtime:
             code="out_of_memory",
             remedy="Free memory, or choose a smaller model or a 16-bit dtype.",
         )
+
+
+def _spans(plan: StepPlan) -> Iterator[Sequence[Span]]:
+    return (group.spans for group in plan.groups)
 
 
 def release() -> None:
