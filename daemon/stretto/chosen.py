@@ -104,14 +104,15 @@ def _from_files(settings: Settings) -> ChosenModel:
 
 
 def open_source(settings: Settings, path: Path) -> ModelFiles:
-    """Open a model for the backend that is to compute it: as a ``Checkpoint`` for MLX, as a ``ModelSource`` for the others.
+    """Open a model for the backend that is to compute it: as a ``Checkpoint`` for MLX, as a ``ModelSource`` for the others, or as
+    a ``ForeignCheckpoint`` where only ``transformers`` knows its architecture.
 
     ``auto`` is MLX for what is packed for it, which nothing else reads, and on Apple's chips for all that MLX wrote.
 
     Raises:
         StartupError: a broken or unsupported file, or one that the backend that is set does not read.
     """
-    from stretto.weights import Checkpoint, open_files, open_model
+    from stretto.weights import Checkpoint, open_any, open_files, open_model
 
     if settings.backend == "mlx":
         if not path.is_dir():
@@ -122,19 +123,19 @@ def open_source(settings: Settings, path: Path) -> ModelFiles:
             )
         return Checkpoint(path)
     if settings.backend == "auto":
-        return open_files(path, mlx_first=_on_apple_chips())
-    return open_model(path)
+        return open_files(path, mlx_first=_on_apple_chips(), otherwise=open_any)
+    return open_any(path) if settings.backend == "torch" else open_model(path)
 
 
 def _choose_backend(settings: Settings, source: ModelFiles) -> tuple[str, Backend]:
     """What was asked for; ``auto`` is PyTorch, which computes as exactly as its dtype, and without it the native kernels."""
     from stretto.backends.native import NativeBackend, native_support
     from stretto.backends.torch import TorchBackend, probe
-    from stretto.weights import Checkpoint, ModelSource
+    from stretto.weights import Checkpoint, ForeignCheckpoint, ModelSource
 
-    if isinstance(source, Checkpoint):
+    if isinstance(source, Checkpoint) and not isinstance(source, ForeignCheckpoint):
         return "mlx", _mlx(settings, source)
-    assert isinstance(source, ModelSource)
+    assert isinstance(source, ModelSource | ForeignCheckpoint)
     torch = None if settings.backend == "native" else probe()
     if torch is not None and torch.available:
         return "torch", TorchBackend(
@@ -148,6 +149,13 @@ def _choose_backend(settings: Settings, source: ModelFiles) -> tuple[str, Backen
     native_will_do = (
         settings.backend != "torch" and settings.device in ("auto", "cpu") and settings.dtype == "auto"
     )
+    if torch is not None and isinstance(source, ForeignCheckpoint):
+        raise StartupError(
+            f"{source.reason} Only transformers on the torch backend might compute it, and {torch.reason}",
+            code="backend_unavailable",
+            remedy="Install both: pip install 'stretto[torch,transformers]'.",
+        )
+    assert isinstance(source, ModelSource)
     native = native_support(source)
     if native_will_do and native.available:
         return "native", NativeBackend(source, threads=settings.threads)

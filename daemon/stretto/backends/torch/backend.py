@@ -20,6 +20,7 @@ from stretto.errors import StartupError
 
 if TYPE_CHECKING:
     from stretto.backends.torch.runtime import Runtime
+    from stretto.weights.foreign import ForeignCheckpoint
     from stretto.weights.source import ModelSource
 
 INSTALL = "pip install 'stretto[torch]'"
@@ -34,7 +35,7 @@ class TorchBackend:
 
     def __init__(
         self,
-        source: ModelSource,
+        source: ModelSource | ForeignCheckpoint,
         *,
         device: str = "auto",
         dtype: str = "auto",
@@ -44,7 +45,7 @@ class TorchBackend:
         """Nothing is read or imported yet.
 
         Args:
-            source: an opened model; stays the caller's to close, and must be open during ``load``.
+            source: an opened model, or one that ``transformers`` is to compute; stays the caller's to close, and must be open during ``load``.
             device: ``auto``, ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
             dtype: ``auto``, ``float32``, ``bfloat16`` or ``float16``; of weights, activations and KV.
             threads: compute threads on the CPU; None chooses.

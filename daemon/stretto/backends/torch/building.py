@@ -7,7 +7,7 @@ import torch
 from stretto.backends.base import ProgressReport
 from stretto.backends.torch.decoder import Decoder, DecoderWeights
 from stretto.backends.torch.families import LAYERS, layer_inputs
-from stretto.backends.torch.layout import KVLayout
+from stretto.backends.torch.layout import KVLayout, lay_out
 from stretto.backends.torch.linear import ProjectionChoice
 from stretto.backends.torch.loading import LayerParts, Loader, ModelParts
 from stretto.backends.torch.rope import Rope
@@ -16,16 +16,29 @@ from stretto.weights.rope_config import RopeConfig
 from stretto.weights.source import ModelSource
 
 
+class OwnModel:
+    """A decoder, and what the runtime wants to know of it."""
+
+    def __init__(
+        self, config: ModelConfig, layout: KVLayout, decoder: Decoder, nbytes: int, parameters: int
+    ) -> None:
+        self.family = config.family
+        self.vocab_size = config.vocab_size
+        self.context_tokens = config.context_tokens
+        self.layout = layout
+        self.nbytes, self.parameters = nbytes, parameters
+        self.forward = decoder.forward
+
+
 def load_decoder(
     source: ModelSource,
-    layout: KVLayout,
     *,
     context_tokens: int,
     device: torch.device,
     dtype: torch.dtype,
     projection: ProjectionChoice,
     report: ProgressReport,
-) -> tuple[Decoder, DecoderWeights]:
+) -> OwnModel:
     """Decode and place all weights; projections that share their input are laid into one matrix.
 
     Whatever ``report`` raises passes through, and nothing is kept.
@@ -37,6 +50,7 @@ def load_decoder(
         StartupError: ``model_invalid``, for weights that are not finite numbers.
     """
     config = source.config
+    layout = lay_out(config)
     loader = Loader(source, device=device, dtype=dtype, projection=projection.make, report=report)
     parts = ModelParts(loader, config)
     ropes = rope_kinds(config)
@@ -46,16 +60,14 @@ def load_decoder(
     norm = parts.norm("model.norm")
     head = projection.make(embedding, None) if config.tied_embeddings else parts.matrix("lm_head.weight")
     inputs = layer_inputs(parts)
-    weights = DecoderWeights(embedding, layers, norm, head, inputs, loader.nbytes, loader.total)
-    return (
-        Decoder(
-            weights,
-            [Rope(rope.for_context(context_tokens), device=device, dtype=dtype) for rope in ropes],
-            scale=config.embedding_scale,
-            cap=config.logit_cap,
-        ),
+    weights = DecoderWeights(embedding, layers, norm, head, inputs)
+    decoder = Decoder(
         weights,
+        [Rope(rope.for_context(context_tokens), device=device, dtype=dtype) for rope in ropes],
+        scale=config.embedding_scale,
+        cap=config.logit_cap,
     )
+    return OwnModel(config, layout, decoder, loader.nbytes, loader.total)
 
 
 def rope_kinds(config: ModelConfig) -> tuple[RopeConfig, ...]:

@@ -105,8 +105,6 @@ class DecoderWeights:
         norm: of the last hidden state.
         head: hidden to vocab.
         inputs: the layers' own embeddings, if the model has those.
-        nbytes: bytes that the weights take.
-        parameters: number of weights, a tied table counted once.
     """
 
     embedding: Tensor
@@ -114,8 +112,6 @@ class DecoderWeights:
     norm: Norm
     head: Projection
     inputs: LayerInputs | None
-    nbytes: int
-    parameters: int
 
 
 class Decoder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stretto.backends.base import LayerGroup
@@ -49,23 +50,39 @@ class KVLayout:
         )
 
 
+Geometry = tuple[int | None, int, int]
+"""Window, KV heads and head size of a layer."""
+
+
 def lay_out(config: ModelConfig) -> KVLayout:
     """Group a model's layers by window, KV heads and head size."""
-    found: dict[tuple[int | None, int, int], int] = {}
+    layers = [config.attention(number) for number in range(config.layers)]
+    return group_layers(
+        [
+            layer.kv_layer
+            if layer.kv_layer is not None
+            else (layer.window_tokens, layer.kv_heads, layer.head_size)
+            for layer in layers
+        ]
+    )
+
+
+def group_layers(layers: Sequence[Geometry | int]) -> KVLayout:
+    """Group layers of equal geometry; a number stands for a layer that shares the keys and values of that one before it."""
+    found: dict[Geometry, int] = {}
     counts: list[int] = []
     places: list[tuple[int, int]] = []
-    for number in range(config.layers):
-        layer = config.attention(number)
-        if layer.kv_layer is not None:
-            places.append(places[layer.kv_layer])
+    for layer in layers:
+        if isinstance(layer, int):
+            places.append(places[layer])
             continue
-        group = found.setdefault((layer.window_tokens, layer.kv_heads, layer.head_size), len(found))
+        group = found.setdefault(layer, len(found))
         if group == len(counts):
             counts.append(0)
         places.append((group, counts[group]))
         counts[group] += 1
     return KVLayout(
-        tuple(GroupShape(*key, layers) for key, layers in zip(found, counts, strict=True)), tuple(places)
+        tuple(GroupShape(*key, count) for key, count in zip(found, counts, strict=True)), tuple(places)
     )
 
 

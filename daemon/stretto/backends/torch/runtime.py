@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 import torch
 
@@ -21,21 +22,46 @@ from stretto.backends.base import (
 )
 from stretto.backends.chunks import StepLimits
 from stretto.backends.host import shown
-from stretto.backends.torch.attention import plan_attention
 from stretto.backends.torch.building import load_decoder
-from stretto.backends.torch.decoder import GroupTensors, StepTensors
+from stretto.backends.torch.decoder import StepTensors
 from stretto.backends.torch.device import choose_device, choose_dtype, choose_threads
 from stretto.backends.torch.kv import KVPool
-from stretto.backends.torch.layout import lay_out
+from stretto.backends.torch.layout import KVLayout
 from stretto.backends.torch.linear import choose_projection
 from stretto.backends.torch.loading import weight_count
 from stretto.backends.torch.memory import device_memory
+from stretto.backends.torch.placing import place_step
 from stretto.backends.torch.plan import Span, StepPlan, plan_step
 from stretto.errors import StartupError
+from stretto.weights.foreign import ForeignCheckpoint
 from stretto.weights.source import ModelSource
 
 _OUT_OF_MEMORY = ("not enough memory", "out of memory", "can't allocate memory")
 _LOST = ("cuda error", "cublas_status", "cudnn_status", "device-side assert", "nvml")
+
+
+Source = ModelSource | ForeignCheckpoint
+
+
+class LoadedModel(Protocol):
+    """What computes, whoever wrote it.
+
+    Attributes:
+        family, vocab_size, context_tokens, parameters: see ModelSpec.
+        layout: where its keys and values lie.
+        nbytes: of its weights.
+    """
+
+    family: str
+    vocab_size: int
+    context_tokens: int
+    parameters: int
+    layout: KVLayout
+    nbytes: int
+
+    def forward(self, step: StepTensors) -> torch.Tensor:
+        """Run a step: write keys and values of its tokens, and give float32 [logit rows, vocab]."""
+        ...
 
 
 class Runtime:
@@ -43,7 +69,7 @@ class Runtime:
 
     def __init__(
         self,
-        source: ModelSource,
+        source: Source,
         *,
         device: str,
         dtype: str,
@@ -57,54 +83,59 @@ class Runtime:
         self._dtype_choice = choose_dtype(
             dtype,
             self._device,
-            weights=weight_count(source),
+            weights=_weights(source),
             free_bytes=device_memory(self._device).free_bytes,
             # Gemma's embeddings are scaled up, and its residual stream grows far beyond what norms let out of it.
-            float16_overflows=source.config.residual_norms,
+            float16_overflows=isinstance(source, ModelSource) and source.config.residual_norms,
         )
         self._dtype = self._dtype_choice.dtype
         self._threads = choose_threads(threads)
         torch.set_num_threads(self._threads.threads)
         self._projection = choose_projection(self._device, self._dtype)
-        self._config = source.config
-        self._layout = lay_out(self._config)
+        self._foreign = source if isinstance(source, ForeignCheckpoint) else None
         self._pools: tuple[KVPool, ...] = ()
         self._steps = self._tokens = self._gathered = 0
         self._check_room(source)
         try:
             with torch.inference_mode():
-                self._model, self._weights = load_decoder(
-                    source,
-                    self._layout,
-                    context_tokens=context_tokens or self._config.context_tokens,
-                    device=self._device,
-                    dtype=self._dtype,
-                    projection=self._projection,
-                    report=report,
-                )
+                self._model = self._load(source, context_tokens, report)
         except RuntimeError as error:
             if isinstance(failure := translate(error), BackendOutOfMemory):
                 raise self._no_room(source) from failure
             raise
 
+    def _load(self, source: Source, context_tokens: int | None, report: ProgressReport) -> LoadedModel:
+        if isinstance(source, ForeignCheckpoint):
+            from stretto.backends.torch.foreign import load_foreign
+
+            return load_foreign(source, device=self._device, dtype=self._dtype, report=report)
+        return load_decoder(
+            source,
+            context_tokens=context_tokens or source.config.context_tokens,
+            device=self._device,
+            dtype=self._dtype,
+            projection=self._projection,
+            report=report,
+        )
+
     @property
     def spec(self) -> ModelSpec:
         """See ModelSpec."""
-        config = self._config
+        model = self._model
         return ModelSpec(
-            family=config.family,
-            vocab_size=config.vocab_size,
-            context_tokens=config.context_tokens,
-            layer_groups=self._layout.layer_groups(self._dtype.itemsize),
+            family=model.family,
+            vocab_size=model.vocab_size,
+            context_tokens=model.context_tokens,
+            layer_groups=model.layout.layer_groups(self._dtype.itemsize),
             dtype=self._dtype_choice.name,
             device=str(self._device),
-            parameters=self._weights.parameters,
-            weight_bytes=self._weights.nbytes,
+            parameters=model.parameters,
+            weight_bytes=model.nbytes,
         )
 
     def allocate(self, plan: KVPlan) -> None:
         """See Backend."""
-        groups = self._layout.groups
+        groups = self._model.layout.groups
         if len(plan.blocks) != len(groups) or plan.block_tokens < 1 or min(plan.blocks) < 1:
             has = "one layer group" if len(groups) == 1 else f"{len(groups)} layer groups"
             raise BackendFailure(
@@ -143,13 +174,13 @@ class Runtime:
             StepLimits(
                 block_tokens,
                 tuple(pool.blocks for pool in self._pools),
-                tuple(group.window_tokens for group in self._layout.groups),
-                self._config.vocab_size,
-                self._config.context_tokens,
+                tuple(group.window_tokens for group in self._model.layout.groups),
+                self._model.vocab_size,
+                self._model.context_tokens,
             ),
         )
         with translated(f"a step of {len(plan.token_ids)} tokens in {len(batch)} sequences"):
-            logits = self._model.forward(self._place(plan))
+            logits = self._model.forward(place_step(plan, self._pools, self._device, self._dtype))
             result: Float32Array = logits.cpu().numpy()
         self._steps += 1
         self._tokens += len(plan.token_ids)
@@ -158,31 +189,6 @@ class Runtime:
         )
         self._gathered += sum(scattered)
         return result
-
-    def _place(self, plan: StepPlan) -> StepTensors:
-        def placed(values: object) -> torch.Tensor:
-            return torch.as_tensor(values).to(self._device)
-
-        return StepTensors(
-            token_ids=placed(plan.token_ids),
-            positions=placed(plan.positions),
-            groups=tuple(
-                GroupTensors(
-                    pool,
-                    placed(group.slots),
-                    group.slot_run,
-                    plan_attention(
-                        group,
-                        pool,
-                        device=self._device,
-                        dtype=self._dtype,
-                        batch_decodes=self._device.type != "cpu",
-                    ),
-                )
-                for group, pool in zip(plan.groups, self._pools, strict=True)
-            ),
-            logit_rows=placed(plan.logit_rows),
-        )
 
     def copy_blocks(self, group: int, pairs: Sequence[tuple[int, int]]) -> None:
         """See Backend."""
@@ -216,7 +222,7 @@ class Runtime:
     def memory(self) -> MemoryReport:
         """See Backend."""
         memory = device_memory(self._device)
-        return MemoryReport(self._weights.nbytes, self._kv_bytes, memory.free_bytes, memory.total_bytes)
+        return MemoryReport(self._model.nbytes, self._kv_bytes, memory.free_bytes, memory.total_bytes)
 
     def stats(self) -> dict[str, object]:
         """Facts with their reasons, and counters since load."""
@@ -230,26 +236,41 @@ class Runtime:
             "matmul": self._projection.name,
             "matmul_reason": self._projection.reason,
             "torch": str(torch.__version__),
-            "weights_bytes": self._weights.nbytes,
+            **self._model_code(),
+            "weights_bytes": self._model.nbytes,
             "kv_bytes": self._kv_bytes,
             "steps": self._steps,
             "tokens": self._tokens,
             "gathered_sequences": self._gathered,
         }
 
-    def _check_room(self, source: ModelSource) -> None:
+    def _model_code(self) -> dict[str, object]:
+        """Whose code computes, where it is not ours."""
+        if self._foreign is None:
+            return {}
+        return {
+            "model_code": "transformers",
+            "model_code_reason": self._foreign.reason,
+            "prefix_reuse": "whole, since all that its layers keep are keys and values by position",
+        }
+
+    def _check_room(self, source: Source) -> None:
         """Before any weight is read, so that the machine is not driven into swapping first."""
-        if weight_count(source) * self._dtype.itemsize > device_memory(self._device).free_bytes:
+        if _weights(source) * self._dtype.itemsize > device_memory(self._device).free_bytes:
             raise self._no_room(source)
 
-    def _no_room(self, source: ModelSource) -> StartupError:
+    def _no_room(self, source: Source) -> StartupError:
         free = device_memory(self._device).free_bytes
         return StartupError(
-            f"The weights of {source.name} take {shown(weight_count(source) * self._dtype.itemsize)} in"
+            f"The weights of {source.name} take {shown(_weights(source) * self._dtype.itemsize)} in"
             f" {self._dtype_choice.name}; {shown(free)} are free on {self._device}.",
             code="out_of_memory",
             remedy="Free memory, or choose a smaller model or a 16-bit dtype.",
         )
+
+
+def _weights(source: Source) -> int:
+    return source.parameters if isinstance(source, ForeignCheckpoint) else weight_count(source)
 
 
 def _spans(plan: StepPlan) -> Iterator[Sequence[Span]]:
