@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-START_LIMIT_S = 90.0
+START_LIMIT_S = 240.0
 STOP_LIMIT_S = 30.0
 
 

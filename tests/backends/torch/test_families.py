@@ -178,4 +178,4 @@ def test_bfloat16_is_near(made: Callable[[str], Made], name: str) -> None:
     model = made(name)
     run = driver(loaded(model.path, dtype="bfloat16"))
     found = run.prefill(run.start(model.tokens), 7)
-    assert float(np.sqrt(np.mean((found - model.wanted) ** 2))) < 0.08 * float(model.wanted.std())
+    assert float(np.sqrt(np.mean((found - model.wanted) ** 2))) < 0.12 * float(model.wanted.std())

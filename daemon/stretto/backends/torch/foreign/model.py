@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import math
 from collections.abc import Iterator
@@ -149,7 +150,7 @@ class ForeignModel:
             plan = plan_step([chunk for _, chunk in parts], limits)
             logits = self.forward(place_step(plan, pools, self._device, dtype))
             counts = [chunk.logit_rows for _, chunk in parts]
-            for (number, _), rows in zip(parts, logits.split(counts), strict=True):
+            for (number, _), rows in zip(parts, torch.split(logits, counts), strict=True):
                 found[number].append(rows)
         return [torch.cat(rows) for rows in found]
 
@@ -171,7 +172,7 @@ def load_foreign(
         StartupError: ``backend_unavailable`` without ``transformers``; ``model_unsupported``, with the reason.
     """
     try:
-        import transformers
+        transformers: Any = importlib.import_module("transformers")
     except ImportError as error:
         raise StartupError(
             f"{checkpoint.reason} transformers cannot be imported ({error}).",
