@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
-import trio
 
-from stretto.backends.echo import EchoBackend, EchoScript, EchoTokenizer
+from stretto.backends.echo import EchoTokenizer
 from stretto.conversation import (
-    ChatTemplate,
     Constraint,
     Done,
     Event,
@@ -30,13 +27,9 @@ from stretto.conversation import (
 from stretto.conversation.channels import ChannelReader
 from stretto.conversation.reasoning import choose_reasoning
 from stretto.conversation.tool_dialects import TOOL_DIALECTS
-from stretto.engine import EngineClient
-from stretto.observe import LifecycleLog
-from stretto.pipeline import Admission, Pipeline, ServedModel
 from support.conversation_tokens import GivenToken
+from support.pipeline_cut import answers_of, pipeline_of
 
-TEMPLATE = """{%- for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{% endfor %}
-{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}{{ '' if tools else '' }}{# <think></think> #}"""
 TOOLS = (ToolSpec("look", None, {"type": "object", "properties": {"at": {"type": "string"}}}),)
 CALLS = {
     "hermes": '<tool_call>\n{"name": "look", "arguments": {"at": "é😀"}}\n</tool_call>',
@@ -51,45 +44,15 @@ CALLS = {
 }
 
 
-@asynccontextmanager
-async def pipeline_of(says: str, dialect: str) -> AsyncIterator[Pipeline]:
-    async with EngineClient(EchoBackend(EchoScript(reply=says))) as engine:
-        facts = await engine.load()
-        yield Pipeline(
-            model=ServedModel("echo", (), 0, facts.max_context_tokens, "echo", "echo", "cpu", "int32"),
-            engine=engine,
-            tokenizer=EchoTokenizer(),
-            template=ChatTemplate(TEMPLATE),
-            admission=Admission(64, 64, waiting=engine.held_back),
-            log=LifecycleLog(),
-            tool_dialect=dialect,
-        )
-
-
-async def answer(pipeline: Pipeline, name: str, max_tokens: int, **more: object) -> list[Event]:
-    asked = Request(
-        name,
+def asked(limit: int, **more: object) -> Request:
+    return Request(
+        str(limit),
         "echo",
         (Message("user", (TextPart("Go."),)),),
         sampling=SamplingParams(temperature=0),
-        max_tokens=max_tokens,
+        max_tokens=limit,
         **more,  # type: ignore[arg-type]
     )
-    async with pipeline.answer(asked) as events:
-        return [event async for event in events]
-
-
-async def answers_of(pipeline: Pipeline, limits: Iterable[int], **more: object) -> dict[int, list[Event]]:
-    """Answers of all these lengths, made at once."""
-    answers: dict[int, list[Event]] = {}
-
-    async def make(limit: int) -> None:
-        answers[limit] = await answer(pipeline, str(limit), limit, **more)
-
-    async with trio.open_nursery() as nursery:
-        for limit in limits:
-            nursery.start_soon(make, limit)
-    return answers
 
 
 def parts(events: list[Event]) -> tuple[str, str, list[str]]:
@@ -167,7 +130,7 @@ async def test_reasoning_emoji_and_a_call_over_the_engine() -> None:
     data = says.encode()
     limits = [*range(1, 41), *range(44, len(data), 6), len(data), len(data) + 1]
     async with pipeline_of(says, "hermes") as pipeline:
-        answers = await answers_of(pipeline, limits, tools=TOOLS)
+        answers = await answers_of(pipeline, limits, partial(asked, tools=TOOLS))
         full = parts(answers[len(data) + 1])
         for limit, events in answers.items():
             check(parts(events), full, data, min(limit, len(data)))
@@ -189,12 +152,14 @@ async def test_json_and_a_stop_string_over_tokens() -> None:
     says = '{"a": "é😀 STOP it \\" on"}'
     data = says.encode()
     async with pipeline_of(says, "auto") as pipeline:
-        for limit, events in (await answers_of(pipeline, range(1, 41), constraint=form)).items():
+        for limit, events in (
+            await answers_of(pipeline, range(1, 41), partial(asked, constraint=form))
+        ).items():
             reason, tokens, _ = ending(events)
             assert parts(events)[1] == whole(data[:limit])
             assert tokens == min(limit, len(data) + 1)
             assert reason == ("stop" if limit > len(data) else "length")
-        answers = await answers_of(pipeline, range(1, 41), constraint=form, stop=("STOP",))
+        answers = await answers_of(pipeline, range(1, 41), partial(asked, constraint=form, stop=("STOP",)))
         for limit, stopped in answers.items():
             reason, tokens, _ = ending(stopped)
             stop = data.index(b"STOP")
@@ -206,7 +171,9 @@ async def test_json_and_a_stop_string_over_tokens() -> None:
 async def test_a_stop_string_that_may_begin_a_mark() -> None:
     says = "One <tool <tool_box> two"
     async with pipeline_of(says, "hermes") as pipeline:
-        answers = await answers_of(pipeline, range(1, len(says) + 2), tools=TOOLS, stop=("<tool_b",))
+        answers = await answers_of(
+            pipeline, range(1, len(says) + 2), partial(asked, tools=TOOLS, stop=("<tool_b",))
+        )
         for limit, events in answers.items():
             reason, tokens, _ = ending(events)
             end = says.index("<tool_b") + 7
