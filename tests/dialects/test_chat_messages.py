@@ -56,6 +56,9 @@ BROKEN: list[tuple[list[Any], str, str]] = [
     ([call(function={"name": "f"})], "invalid_message", "messages[0].tool_calls[0].function.arguments"),
     ([with_arguments({"a": 1})], "invalid_message", "messages[0].tool_calls[0].function.arguments"),
     ([with_arguments("{a: 1}")], "invalid_tool_arguments", "messages[0].tool_calls[0].function.arguments"),
+    ([with_arguments('{"a": truth')], "invalid_tool_arguments", "messages[0].tool_calls[0].function.arguments"),
+    ([with_arguments('{"a": 1} {')], "invalid_tool_arguments", "messages[0].tool_calls[0].function.arguments"),
+    ([with_arguments("[1")], "invalid_tool_arguments", "messages[0].tool_calls[0].function.arguments"),
     ([with_arguments("[1]")], "invalid_tool_arguments", "messages[0].tool_calls[0].function.arguments"),
     ([with_arguments('{"a": NaN}')], "invalid_tool_arguments", "messages[0].tool_calls[0].function.arguments"),
     ([with_arguments('{"a": ' + "[" * 99 + "]" * 99 + "}")], "invalid_tool_arguments", "messages[0].tool_calls[0].function.arguments"),
@@ -108,6 +111,13 @@ SOUND: list[tuple[list[Any], list[Message]]] = [
             Message("assistant", tool_calls=(ToolCall("c1", "f", '{"a": 1}'),)),
             Message("tool", (TextPart("ok"),), tool_call_id="c1"),
         ],
+    ),
+    # Calls that a limit cut off come back as they were.
+    *(
+        ([with_arguments(cut)], [Message("assistant", tool_calls=(ToolCall("c1", "f", cut),))])
+        for cut in (
+            "{", '{"a', '{"a": ', '{"a": tr', '{"a": 1, "b": "é', '{"a": "x\\u00', '{"a": {"b": [1, "x", "y', '{"a": "x\\', '{"a": -',
+        )
     ),
     ([with_arguments("")], [Message("assistant", tool_calls=(ToolCall("c1", "f", ""),))]),
     ([with_arguments(' {"b":  2} ')], [Message("assistant", tool_calls=(ToolCall("c1", "f", ' {"b":  2} '),))]),

@@ -242,7 +242,7 @@ BROKEN: list[tuple[dict[str, Any], str, str, str]] = [
     ({"input": [OUTPUT]}, "invalid_tool_result", "input[0].call_id", "no call"),
     ({"input": [CALL, OUTPUT, OUTPUT]}, "invalid_tool_result", "input[2].call_id", "no call"),
     ({"input": [CALL, CALL]}, "invalid_message", "input[1].call_id", "no answer yet"),
-    ({"input": [{**CALL, "arguments": "{"}]}, "invalid_tool_arguments", "input[0].arguments", "JSON"),
+    ({"input": [{**CALL, "arguments": "{x"}]}, "invalid_tool_arguments", "input[0].arguments", "JSON"),
     ({"input": [{**CALL, "arguments": "[]"}]}, "invalid_tool_arguments", "input[0].arguments", "object"),
     ({"input": [{**CALL, "name": ""}]}, "invalid_value", "input[0].name", "at least 1"),
     ({"input": [{"type": "reasoning", "summary": [{}]}]}, "missing_parameter", "input[0].summary[0].text", "required"),

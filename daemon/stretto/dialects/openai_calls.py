@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 from stretto.dialects.json_body import load_json
 from stretto.errors import InvalidRequest
 from stretto.schemas import shown
+
+_WORDS = ("true", "false", "null", "-")
+_ESCAPE_CHARS = 6
 
 
 class OpenCalls:
@@ -49,6 +54,8 @@ class OpenCalls:
 def check_arguments(arguments: str, path: str) -> None:
     """Arguments are the text of a JSON object; an empty text, as some clients write, is one without members.
 
+    Those of a call that the limit cut off come back as the beginning of such a text.
+
     Raises:
         InvalidRequest: ``invalid_tool_arguments``.
     """
@@ -57,6 +64,8 @@ def check_arguments(arguments: str, path: str) -> None:
     try:
         value = load_json(arguments.encode(), what=f"'{path}'")
     except InvalidRequest as error:
+        if _is_beginning(arguments):
+            return
         raise InvalidRequest(error.message, code="invalid_tool_arguments", param=path) from error
     if not isinstance(value, dict):
         raise InvalidRequest(
@@ -64,3 +73,17 @@ def check_arguments(arguments: str, path: str) -> None:
             code="invalid_tool_arguments",
             param=path,
         )
+
+
+def _is_beginning(text: str) -> bool:
+    """Whether a text is the beginning of a JSON object, and nothing is wrong with it but that it ends."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        rest = text[error.pos :].strip()
+        ended = not rest or error.msg.startswith("Unterminated string")
+        ended |= error.msg.startswith("Invalid \\u") and len(rest) < _ESCAPE_CHARS
+        return text.lstrip().startswith("{") and (ended or any(word.startswith(rest) for word in _WORDS))
+    except (ValueError, RecursionError):
+        pass
+    return False

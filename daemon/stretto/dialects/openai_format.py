@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from stretto.conversation.constraint import Constraint
+from stretto.dialects.json_body import load_json
 from stretto.errors import InvalidRequest
 
-_EXTRAS = ("guided_regex", "guided_choice", "guided_grammar")
+_EXTRAS = ("guided_json", "guided_regex", "guided_choice", "guided_grammar")
 
 
 def parse_constraint(fields: Mapping[str, Any]) -> Constraint | None:
@@ -33,14 +34,37 @@ def parse_constraint(fields: Mapping[str, Any]) -> Constraint | None:
     if not wanted:
         return None
     name = wanted[0]
+    if name == "guided_json":
+        return Constraint("json_schema", _schema_text(fields[name]), name)
     if name == "guided_regex":
         return Constraint("regex", fields[name], name)
     if name == "guided_choice":
         return Constraint("choice", json.dumps(fields[name], ensure_ascii=False), name)
     if name == "guided_grammar":
         return Constraint("lark", fields[name], name)
-    if form["type"] == "json_object":
-        return Constraint("json_object", "", "response_format")
-    # The order of properties is part of a grammar, and JSON text keeps it.
-    schema = json.dumps(form["json_schema"]["schema"], ensure_ascii=False)
-    return Constraint("json_schema", schema, "response_format.json_schema.schema")
+    if form["type"] == "json_schema":
+        schema = _schema_text(form["json_schema"]["schema"])
+        return Constraint("json_schema", schema, "response_format.json_schema.schema")
+    if form.get("schema") is not None:
+        return Constraint("json_schema", _schema_text(form["schema"]), "response_format.schema")
+    return Constraint("json_object", "", "response_format")
+
+
+def _schema_text(schema: Mapping[str, Any] | str) -> str:
+    """A schema's JSON text.
+
+    Raises:
+        InvalidRequest: ``invalid_schema``; it was sent as a text that is not the JSON of an object.
+    """
+    if not isinstance(schema, str):
+        # The order of properties is part of a grammar, and JSON text keeps it.
+        return json.dumps(schema, ensure_ascii=False)
+    try:
+        read = load_json(schema.encode(), what="'guided_json'")
+    except InvalidRequest as error:
+        raise InvalidRequest(error.message, code="invalid_schema", param="guided_json") from error
+    if not isinstance(read, dict):
+        raise InvalidRequest(
+            "'guided_json' is not the JSON text of an object.", code="invalid_schema", param="guided_json"
+        )
+    return schema
