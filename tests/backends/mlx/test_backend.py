@@ -216,6 +216,11 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_read(
     monkeypatch.setattr(loading, "device_memory", lambda choice: Memory(1 << 18, 1 << 30))
     monkeypatch.setattr(mx, "load", lambda path: pytest.fail("a weight was read"))
     assert "take 0.4 MiB; 0.2 MiB are free on cpu" in refused(model, "out_of_memory")
+    # In half the bytes they do.
+    monkeypatch.undo()
+    monkeypatch.setattr(loading, "device_memory", lambda choice: Memory(300 << 10, 1 << 30))
+    assert "take 0.4 MiB" in refused(model, "out_of_memory")
+    loaded(model, dtype="float16").close()
 
 
 def test_a_step_that_fails_midway_leaves_what_was_known(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -22,6 +23,8 @@ from stretto.weights.faults import invalid, unsupported
 nn: Any = mlx.nn  # its types are not exported
 PHASE = "loading weights"
 _PARTS = 50
+_FLOATING = {"F32": 4, "F16": 2, "BF16": 2}
+"""Bytes a value of the types that are cast when a dtype is asked for."""
 _MODES = {(4, 16): "nvfp4", (4, 32): "mxfp4", (8, 32): "mxfp8"}
 """Bits and group size of the formats whose scales are bytes."""
 
@@ -74,7 +77,7 @@ def load_model(
             remedy=f"Known are: auto, {', '.join(DTYPES)}.",
         )
     quantization = _quantization(checkpoint)
-    _check_room(checkpoint, device)
+    _check_room(checkpoint, device, dtype)
     try:
         architecture = find_architecture(checkpoint.config_values)
     except NotInZoo as error:
@@ -135,11 +138,19 @@ def _quantization(checkpoint: Checkpoint) -> Mapping[str, Any] | None:
     return None
 
 
-def _check_room(checkpoint: Checkpoint, device: DeviceChoice) -> None:
+def _check_room(checkpoint: Checkpoint, device: DeviceChoice, dtype: str) -> None:
+    """Before any weight is read, so that the machine is not driven into swapping first."""
+    needed = checkpoint.weight_bytes
+    if dtype != "auto":
+        size = DTYPES[dtype].size
+        for shard in checkpoint.shards:
+            for tensor in shard.tensors.values():
+                if tensor.encoding in _FLOATING:
+                    needed += math.prod(tensor.shape) * (size - _FLOATING[tensor.encoding])
     free = device_memory(device).free_bytes
-    if checkpoint.weight_bytes > free:
+    if needed > free:
         raise StartupError(
-            f"The weights of {checkpoint.name} take {shown(checkpoint.weight_bytes)}; {shown(free)} are free on {device.name}.",
+            f"The weights of {checkpoint.name} take {shown(needed)}; {shown(free)} are free on {device.name}.",
             code="out_of_memory",
             remedy="Free memory, or choose a smaller model or one with fewer bits.",
         )

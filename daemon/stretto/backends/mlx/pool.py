@@ -111,11 +111,14 @@ class GroupPool:
     def read(self, block: int) -> bytes:
         """One block: of each layer K, then of each layer V, [heads, block_tokens, head size] in the pool's dtype."""
         slots = self._block(block)
-        parts = []
-        for arrays, heads in self._sides():
-            index = self.index(heads, slots)
-            parts += [np.array(array[index].view(mx.uint8)).tobytes() for array in arrays]
-        return b"".join(parts)
+        parts = [
+            array[index].view(mx.uint8)
+            for arrays, heads in self._sides()
+            for index in (self.index(heads, slots),)
+            for array in arrays
+        ]
+        mx.eval(*parts)
+        return b"".join(np.array(part).tobytes() for part in parts)
 
     def write_block(self, block: int, data: bytes) -> None:
         """Put back what ``read`` gave. Raises BackendFailure when the length is not a block's."""
