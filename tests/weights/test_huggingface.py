@@ -148,7 +148,7 @@ def test_where_the_template_comes_from(directory: Path) -> None:
     ("name", "words"),
     [
         ("config.json", "has no config.json"),
-        ("tokenizer.json", "has no tokenizer.json"),
+        ("tokenizer.json", "has neither tokenizer.json nor tokenizer.model"),
         ("model.safetensors", "neither model.safetensors nor model.safetensors.index.json"),
     ],
 )

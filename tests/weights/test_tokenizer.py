@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import threading
 from pathlib import Path
@@ -16,9 +15,7 @@ from stretto.weights import Tokenizer, load_tokenizer, open_model
 from stretto.weights.gguf import GGUFFile
 from stretto.weights.gguf_tokenizer import build_gguf_tokenizer
 from stretto.weights.hf_tokenizer import build_hf_tokenizer
-from stretto.weights.pretokenizers import RULES
 from stretto.weights.tokenizer import byte_characters
-from support.weights_spm import train_sentencepiece, write_sentencepiece_gguf
 from support.weights_text import HARD_TEXTS, random_texts
 from support.weights_tiny import SPECIAL_TOKENS, byte_alphabet, tiny_gguf, tiny_hf_tokenizer, tiny_vocabulary
 
@@ -53,26 +50,6 @@ def test_gguf_and_tokenizer_json_agree_with_the_library(tmp_path: Path, kind: st
         assert from_hf.encode(text, allow_special=True) == wanted
         assert from_gguf.encode(text, allow_special=True) == wanted
         assert from_hf.encode(text, allow_special=False) == from_gguf.encode(text, allow_special=False)
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize(
-    "pre", ["smollm", "qwen2", "llama-bpe", "tekken", "gpt-2", "deepseek-r1-qwen", "smaug-bpe"]
-)
-def test_pre_tokenizers_cut_as_those_of_transformers(tmp_path: Path, pre: str) -> None:
-    from tokenizers import Regex, pre_tokenizers
-    from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
-
-    splits = GGUF_PRE_TOKENIZER_SPLITS.get(pre)
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=splits is None)
-    if splits is not None:
-        first = pre_tokenizers.Split(Regex(splits), behavior="isolated")
-    else:
-        first = pre_tokenizers.Digits(individual_digits=pre == "smollm")
-    steps = [byte_level] if pre == "gpt-2" else [first, byte_level]
-    wanted, found = pre_tokenizers.Sequence(steps), RULES[pre].build()
-    for text in TEXTS:
-        assert found.pre_tokenize_str(text) == wanted.pre_tokenize_str(text), text
 
 
 def test_tokens_join_to_the_text(tmp_path: Path) -> None:
@@ -170,7 +147,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "tokens of numbers": ({"ggml__tokens": [1, 2, 3]}, "model_invalid", "not an array of strings"),
     "no merges": ({"ggml__merges": None}, "model_invalid", "tokenizer.ggml.merges is missing"),
     "one-part merge": ({"ggml__merges": ["ab"]}, "model_invalid", "has 'ab'"),
-    "strange merge": ({"ggml__merges": ["zz qq"]}, "model_invalid", "does not fit the tokens"),
+    "strange merge": ({"ggml__merges": ["zz qq"]}, "model_invalid", "do not fit the tokens"),
     "few kinds": ({"ggml__token_type": [1, 1]}, "model_invalid", "token_type does not give 364"),
     "no byte": (
         {"ggml__token_type": [6] * 364},
@@ -182,17 +159,42 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "spm without scores": (
         {"ggml__model": "llama", "ggml__merges": None},
         "model_invalid",
-        "neither byte tokens",
+        "tokenizer.ggml.scores is missing",
     ),
     "spm charsmap": (
-        {"ggml__model": "llama", "ggml__precompiled_charsmap": [1, 2]},
-        "model_unsupported",
-        "precompiled_charsmap",
+        {"ggml__model": "llama", "ggml__unknown_token_id": 0, "ggml__precompiled_charsmap": [1, 2]},
+        "model_invalid",
+        "its table of characters is broken",
     ),
-    "spm white space": (
-        {"ggml__model": "llama", "ggml__remove_extra_whitespaces": True},
-        "model_unsupported",
-        "would lose text",
+    "spm charsmap of numbers": (
+        {"ggml__model": "llama", "ggml__unknown_token_id": 0, "ggml__precompiled_charsmap": [1, 300]},
+        "model_invalid",
+        "precompiled_charsmap is not made of bytes",
+    ),
+    "spm without unknown": (
+        {"ggml__model": "llama", "ggml__merges": None, "ggml__scores": [0.0] * 364},
+        "model_invalid",
+        "neither byte tokens",
+    ),
+    "spm few bytes": (
+        {
+            "ggml__model": "llama",
+            "ggml__tokens": ["<0x00>", *TOKENS[1:]],
+            "ggml__token_type": [6] + [1] * 363,
+        },
+        "model_invalid",
+        "has 1 byte tokens, not 256",
+    ),
+    "unigram without scores": ({"ggml__model": "t5"}, "model_invalid", "tokenizer.ggml.scores is missing"),
+    "unigram without unknown": (
+        {"ggml__model": "t5", "ggml__scores": [0.0] * 364},
+        "model_invalid",
+        "nor an unknown token",
+    ),
+    "gemma without merges": (
+        {"ggml__model": "gemma4", "ggml__merges": None},
+        "model_invalid",
+        "tokenizer.ggml.merges is missing",
     ),
 }
 
@@ -221,27 +223,6 @@ def test_many_threads_at_once(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
-
-
-@pytest.mark.parametrize("prefix", [True, False])
-def test_sentencepiece(tmp_path: Path, prefix: bool) -> None:
-    reference = train_sentencepiece(dummy_prefix=prefix)
-    path = write_sentencepiece_gguf(tmp_path / "spm.gguf", reference, space_prefix=prefix)
-    tokenizer = build_gguf_tokenizer(GGUFFile(path), reference.get_piece_size())
-    # Runs and repeats are where a merge could be taken at another place than SentencePiece takes it.
-    repeats = ["".join(letters) for size in range(1, 9) for letters in itertools.product("ab", repeat=size)]
-    runs = [character * size + "b" for character in " a\n=" for size in range(40)]
-    for text in [*HARD_TEXTS, *random_texts(2, 1500), *repeats, *runs]:
-        ids = tokenizer.encode(text, allow_special=False)
-        assert ids == reference.encode(text), text
-        shown = text.replace("▁", " ")
-        assert tokenizer.decode(ids) == shown
-        joined = b"".join(map(tokenizer.token_bytes, ids)).decode()
-        assert joined == (" " + shown if prefix and text else shown)
-    assert (tokenizer.bos_id, tokenizer.eos_id) == (1, 2)
-    assert (tokenizer.add_bos, tokenizer.strips_space, tokenizer.end_ids) == (True, prefix, {2})
-    assert tokenizer.encode("</s>", allow_special=True) == [2]
-    assert tokenizer.token_bytes(tokenizer.encode("\x07", allow_special=False)[-1]) == b"\x07"
 
 
 def test_settings_of_a_directory(tmp_path: Path) -> None:
@@ -296,34 +277,6 @@ def test_added_tokens_with_gaps_between_their_ids(tmp_path: Path) -> None:
     assert tokenizer.encode("<later><sooner>", allow_special=True) == [390, 380]
     assert tokenizer.encode("<sooner>", allow_special=False) == [380]
     assert 390 not in tokenizer.encode("<later>", allow_special=False)
-
-
-def test_a_sentencepiece_directory(tmp_path: Path) -> None:
-    """The decoder of the llama family's tokenizer.json: replace, byte fallback, fuse, strip one space."""
-    from tokenizers import decoders, models, normalizers
-
-    texts = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "h", "i", "▁h", "▁hi"]
-    base = tokenizers.Tokenizer(
-        models.BPE(
-            vocab={text: index for index, text in enumerate(texts)},
-            merges=[("▁", "h"), ("▁h", "i")],
-            unk_token="<unk>",
-            fuse_unk=True,
-            byte_fallback=True,
-        )
-    )
-    base.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    base.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    base.add_special_tokens(["<unk>", "<s>", "</s>"])
-    base.save(str(tmp_path / "tokenizer.json"))
-    tokenizer = hf(tmp_path, {"bos_token": "<s>", "eos_token": "</s>"}, size=300)
-    for text in ("hi hi", "hé😀", " h", "<s>"):
-        ids = tokenizer.encode(text, allow_special=False)
-        assert tokenizer.decode(ids) == base.decode(ids) == text
-        assert b"".join(map(tokenizer.token_bytes, ids)) == f" {text}".encode()
-    assert tokenizer.strips_space
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,22 @@
-"""Tokenizers from GGUF metadata (``tokenizer.ggml.*``): byte-level BPE (``gpt2``) and SentencePiece BPE (``llama``)."""
+"""Tokenizers from GGUF metadata (``tokenizer.ggml.*``): byte-level BPE (``gpt2``), SentencePiece BPE (``llama``, and ``gemma4``, which
+lists its merges) and SentencePiece unigram (``t5``)."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tokenizers
-from tokenizers import AddedToken, decoders, models, normalizers
+from tokenizers import decoders, normalizers
 
 from stretto.weights.faults import invalid, unsupported
 from stretto.weights.gguf import GGUFFile
 from stretto.weights.pretokenizers import RULES
-from stretto.weights.tokenizer import SPACE, Tokenizer, TokenizerFacts, TokenKind
+from stretto.weights.sentencepiece import BYTE, Pieces, add_tokens, bpe_model, build_pieces
+from stretto.weights.tokenizer import Tokenizer, TokenizerFacts, TokenKind
 
 _PREFIX = "tokenizer.ggml."
-_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 _END_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
@@ -30,9 +31,9 @@ def build_gguf_tokenizer(file: GGUFFile, vocab_size: int) -> Tokenizer:
         StartupError: ``model_unsupported`` naming the kind of vocabulary or pre-tokenizer; ``model_invalid``.
     """
     path, model = file.file.path, file.text(_PREFIX + "model")
-    builder = {"gpt2": _byte_level, "llama": _sentencepiece}.get(model or "")
+    builder = _BUILDERS.get(model or "")
     if builder is None:
-        raise unsupported(path, f"tokenizer.ggml.model is {model!r}; gpt2 and llama are built")
+        raise unsupported(path, f"tokenizer.ggml.model is {model!r}; built are {', '.join(_BUILDERS)}")
     listed = file.array(_PREFIX + "tokens")
     if listed is None or listed.count == 0:
         raise invalid(path, "the metadata key tokenizer.ggml.tokens is missing or empty")
@@ -48,17 +49,7 @@ def build_gguf_tokenizer(file: GGUFFile, vocab_size: int) -> Tokenizer:
         raise invalid(path, f"the token {twice!r} comes twice in tokenizer.ggml.tokens")
     kinds = _kinds(file, texts)
     base, spelling, add_bos, strips_space = builder(file, texts, kinds)
-    for kind, special in (
-        (TokenKind.CONTROL, True),
-        (TokenKind.UNKNOWN, True),
-        (TokenKind.USER_DEFINED, False),
-    ):
-        added = [
-            AddedToken(text, special=special, normalized=False)
-            for text, its_kind in zip(texts, kinds, strict=True)
-            if its_kind == kind
-        ]
-        (base.add_special_tokens if special else base.add_tokens)(added)
+    add_tokens(base, texts, kinds)
     ids = {key: _token_id(file, key, len(texts)) for key in ("bos_token_id", *_END_KEYS)}
     wants_bos = file.flag(_PREFIX + "add_bos_token")
     padding = vocab_size - len(texts)
@@ -73,6 +64,7 @@ def build_gguf_tokenizer(file: GGUFFile, vocab_size: int) -> Tokenizer:
             end_ids=frozenset(found for key in _END_KEYS if (found := ids[key]) is not None),
             add_bos=add_bos if wants_bos is None else wants_bos,
             strips_space=strips_space,
+            fused_id=_unknown_id(file, kinds) if spelling == "sentencepiece" else None,
         ),
     )
 
@@ -90,7 +82,7 @@ def _kinds(file: GGUFFile, texts: Sequence[str]) -> list[int]:
         # An undefined kind (0, or one from a later version) is ordinary text to every reader.
         kinds = [kind if kind in known else int(TokenKind.NORMAL) for kind in kinds]
     for index, kind in enumerate(kinds):
-        if kind == TokenKind.BYTE and not _BYTE.fullmatch(texts[index]):
+        if kind == TokenKind.BYTE and not BYTE.fullmatch(texts[index]):
             raise invalid(file.file.path, f"token {index} {texts[index]!r} is said to be a byte")
     return kinds
 
@@ -102,17 +94,6 @@ def _token_id(file: GGUFFile, key: str, count: int) -> int | None:
     if not 0 <= value < count:
         raise invalid(file.file.path, f"tokenizer.ggml.{key} is {value}, out of the {count} tokens")
     return value
-
-
-def _model(
-    file: GGUFFile, texts: Sequence[str], merges: list[tuple[str, str]], **options: object
-) -> models.BPE:
-    vocabulary = {text: index for index, text in enumerate(texts)}
-    try:
-        return models.BPE(vocab=vocabulary, merges=merges, **options)
-    # The library raises bare Exception here.
-    except Exception as error:
-        raise invalid(file.file.path, f"tokenizer.ggml.merges does not fit the tokens: {error}") from error
 
 
 def _merges(file: GGUFFile) -> list[tuple[str, str]] | None:
@@ -149,7 +130,7 @@ def _byte_level(
     merges = _merges(file)
     if merges is None:
         raise invalid(path, "the metadata key tokenizer.ggml.merges is missing")
-    base = tokenizers.Tokenizer(_model(file, texts, merges, ignore_merges=rule.whole_words))
+    base = tokenizers.Tokenizer(bpe_model(path, texts, merges, ignore_merges=rule.whole_words))
     if rule.nfc:
         base.normalizer = normalizers.NFC()
     base.pre_tokenizer = rule.build()
@@ -160,35 +141,73 @@ def _byte_level(
 def _sentencepiece(
     file: GGUFFile, texts: Sequence[str], kinds: Sequence[int]
 ) -> tuple[tokenizers.Tokenizer, str, bool, bool]:
-    path = file.file.path
-    if file.flag(_PREFIX + "remove_extra_whitespaces"):
-        raise unsupported(path, "tokenizer.ggml.remove_extra_whitespaces is set, which would lose text")
-    if file.metadata.get(_PREFIX + "precompiled_charsmap") is not None:
-        raise unsupported(
-            path, "tokenizer.ggml.precompiled_charsmap is not applied to this kind of vocabulary"
-        )
-    prefix = file.flag(_PREFIX + "add_space_prefix")
-    prefix = True if prefix is None else prefix
-    bytes_known = sum(kind == TokenKind.BYTE for kind in kinds)
-    if bytes_known not in (0, 256):
-        raise invalid(path, f"the vocabulary has {bytes_known} byte tokens, not 256")
-    unknown = next((text for text, kind in zip(texts, kinds, strict=True) if kind == TokenKind.UNKNOWN), None)
-    if unknown is None:
-        at = _token_id(file, "unknown_token_id", len(texts))
-        unknown = None if at is None else texts[at]
-    if unknown is None and not bytes_known:
-        raise invalid(
-            path, "the vocabulary has neither byte tokens nor an unknown token, so it would lose text"
-        )
+    """BPE: BOS and a space before the text are wanted when the file does not say."""
+    merges = _merges(file)
+    return _pieces(file, texts, kinds, merges=merges, scores=[] if merges else _scores(file, len(texts)))
+
+
+def _listed_merges(
+    file: GGUFFile, texts: Sequence[str], kinds: Sequence[int]
+) -> tuple[tokenizers.Tokenizer, str, bool, bool]:
+    """BPE over characters with the merges in the file, and no space before the text unless it says so."""
     merges = _merges(file)
     if merges is None:
-        merges = _merges_from_scores(texts, kinds, _scores(file, len(texts)))
-    base = tokenizers.Tokenizer(
-        _model(file, texts, merges, unk_token=unknown, fuse_unk=True, byte_fallback=bool(bytes_known))
+        raise invalid(file.file.path, "the metadata key tokenizer.ggml.merges is missing")
+    return _pieces(file, texts, kinds, merges=merges, space_prefix=False)
+
+
+def _unigram(
+    file: GGUFFile, texts: Sequence[str], kinds: Sequence[int]
+) -> tuple[tokenizers.Tokenizer, str, bool, bool]:
+    """Unigram: BOS is not wanted when the file does not say, and spaces are cut down as SentencePiece does by default."""
+    base, spelling, _, strips_space = _pieces(
+        file, texts, kinds, scores=_scores(file, len(texts)), unigram=True, single_spaces=True
     )
-    spaces = normalizers.Replace(" ", SPACE)
-    base.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), spaces]) if prefix else spaces
-    return base, "sentencepiece", True, prefix
+    return base, spelling, False, strips_space
+
+
+def _pieces(
+    file: GGUFFile,
+    texts: Sequence[str],
+    kinds: Sequence[int],
+    *,
+    merges: list[tuple[str, str]] | None = None,
+    scores: Sequence[float] = (),
+    unigram: bool = False,
+    space_prefix: bool = True,
+    single_spaces: bool = False,
+) -> tuple[tokenizers.Tokenizer, str, bool, bool]:
+    """``space_prefix`` and ``single_spaces`` hold when the file does not say."""
+    unknown = _unknown_id(file, kinds)
+    prefix, single = file.flag(_PREFIX + "add_space_prefix"), file.flag(_PREFIX + "remove_extra_whitespaces")
+    listed = file.array(_PREFIX + "precompiled_charsmap")
+    prefix = space_prefix if prefix is None else prefix
+    pieces = Pieces(
+        file.file.path,
+        texts,
+        kinds,
+        scores,
+        merges,
+        unigram=unigram,
+        unknown=None if unknown is None else texts[unknown],
+        space_prefix=prefix,
+        single_spaces=single_spaces if single is None else single,
+        characters=b"" if listed is None else _octets(file, listed.numbers()),
+    )
+    return build_pieces(pieces), "sentencepiece", True, prefix
+
+
+def _unknown_id(file: GGUFFile, kinds: Sequence[int]) -> int | None:
+    """What stands for text that no token covers; some files mark it as a control token."""
+    marked = next((index for index, kind in enumerate(kinds) if kind == TokenKind.UNKNOWN), None)
+    return _token_id(file, "unknown_token_id", len(kinds)) if marked is None else marked
+
+
+def _octets(file: GGUFFile, numbers: np.ndarray[tuple[int, ...], np.dtype[Any]]) -> bytes:
+    """Bytes that are written as numbers, signed or not."""
+    if numbers.dtype.kind not in "iu" or (numbers.size and not -128 <= numbers.min() <= numbers.max() <= 255):
+        raise invalid(file.file.path, "tokenizer.ggml.precompiled_charsmap is not made of bytes")
+    return numbers.astype(np.int64).astype(np.uint8).tobytes()
 
 
 def _scores(file: GGUFFile, count: int) -> list[float]:
@@ -202,20 +221,4 @@ def _scores(file: GGUFFile, count: int) -> list[float]:
     return scores
 
 
-def _merges_from_scores(
-    texts: Sequence[str], kinds: Sequence[int], scores: Sequence[float]
-) -> list[tuple[str, str]]:
-    """The merges that a SentencePiece BPE vocabulary implies, best first.
-
-    SentencePiece joins whichever neighbours make the piece with the highest score. So each piece is a merge of every
-    pair of pieces that it can be cut into, and merges rank by the score of what they make.
-    """
-    known = {text for text, kind in zip(texts, kinds, strict=True) if kind == TokenKind.NORMAL}
-    made = [index for index, text in enumerate(texts) if len(text) > 1 and text in known]
-    made.sort(key=lambda index: -scores[index])
-    return [
-        (left, right)
-        for text in map(texts.__getitem__, made)
-        for cut in range(1, len(text))
-        if (left := text[:cut]) in known and (right := text[cut:]) in known
-    ]
+_BUILDERS = {"gpt2": _byte_level, "llama": _sentencepiece, "gemma4": _listed_merges, "t5": _unigram}

@@ -1,4 +1,4 @@
-"""A directory as Hugging Face lays it out: config.json, safetensors, tokenizer.json and what goes with them."""
+"""A directory as Hugging Face lays it out: config.json, safetensors, tokenizer.json or tokenizer.model, and what goes with them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stretto.weights.faults import invalid, unsupported
+from stretto.weights.hf_pieces import PIECE_FILE, build_piece_tokenizer
 from stretto.weights.hf_tokenizer import build_hf_tokenizer
 from stretto.weights.jsonfile import read_bytes, read_object
 from stretto.weights.safetensors import SafetensorsFile
@@ -42,10 +43,11 @@ class HuggingFaceDirectory(ModelFiles):
             raise invalid(path, "the directory has no config.json")
         self.config_values = config
         self._tokenizer_values = read_object(path / "tokenizer_config.json") or {}
-        if not (path / "tokenizer.json").is_file():
+        self._has_pieces_only = not (path / "tokenizer.json").is_file()
+        if self._has_pieces_only and not (path / PIECE_FILE).is_file():
             raise unsupported(
                 path,
-                "the directory has no tokenizer.json",
+                f"the directory has neither tokenizer.json nor {PIECE_FILE}",
                 remedy="Save the tokenizer in its fast form (transformers' save_pretrained does).",
             )
         self.chat_template = _chat_template(path, self._tokenizer_values)
@@ -95,7 +97,10 @@ class HuggingFaceDirectory(ModelFiles):
     def fingerprint(self) -> str:
         """See ModelFiles."""
         digest = hashlib.sha256(b"hf")
-        for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        names = ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"]
+        if self._has_pieces_only:
+            names += [PIECE_FILE, "added_tokens.json"]
+        for name in names:
             data = read_bytes(self.path / name, limit=1 << 28) or b""
             digest.update(hashlib.sha256(data).digest())
         digest.update(hashlib.sha256((self.chat_template or "").encode()).digest())
@@ -105,7 +110,8 @@ class HuggingFaceDirectory(ModelFiles):
 
     def build_tokenizer(self) -> Tokenizer:
         """See ModelFiles."""
-        return build_hf_tokenizer(
+        build = build_piece_tokenizer if self._has_pieces_only else build_hf_tokenizer
+        return build(
             self.path, self._tokenizer_values, _end_ids(self.path, self.config_values), self.vocab_size
         )
 

@@ -56,7 +56,7 @@ def build_hf_tokenizer(
     """
     where = path / "tokenizer.json"
     base = read_tokenizer_json(path, MAX_TOKENIZER_BYTES)
-    bos, eos = _named(path, settings, "bos_token"), _named(path, settings, "eos_token")
+    bos, eos = named_token(path, settings, "bos_token"), named_token(path, settings, "eos_token")
     for text in (bos, eos):
         if text is not None and base.token_to_id(text) is not None:
             base.add_special_tokens([AddedToken(text, special=True, normalized=False)])
@@ -97,7 +97,7 @@ def build_hf_tokenizer(
     )
 
 
-def _named(path: Path, settings: Mapping[str, Any], key: str) -> str | None:
+def named_token(path: Path, settings: Mapping[str, Any], key: str) -> str | None:
     """A token's text in tokenizer_config.json: a string, an object with ``content``, or null."""
     value = settings.get(key)
     if isinstance(value, dict):

@@ -76,6 +76,7 @@ class TokenizerFacts:
         end_ids: ids that end an answer, besides those that ``END_TEXTS`` finds.
         add_bos: the model wants BOS before every prompt.
         strips_space: decoding takes one leading space away (see the module's text).
+        fused_id: a token of which several in a row are one (SentencePiece's unknown token).
     """
 
     texts: Sequence[str]
@@ -86,6 +87,7 @@ class TokenizerFacts:
     end_ids: frozenset[int]
     add_bos: bool
     strips_space: bool
+    fused_id: int | None = None
 
 
 class Tokenizer:
@@ -115,6 +117,7 @@ class Tokenizer:
         self.eos_token = "" if facts.eos_id is None else self._texts[facts.eos_id]
         self.add_bos = facts.add_bos and facts.bos_id is not None
         self.strips_space = facts.strips_space
+        self._fused_id = facts.fused_id
         controls = [i for i, kind in enumerate(self._kinds) if kind in (TokenKind.CONTROL, TokenKind.UNKNOWN)]
         ends = {i for i in controls if self._texts[i] in END_TEXTS} | facts.end_ids
         if facts.eos_id is not None:
@@ -136,9 +139,8 @@ class Tokenizer:
             InvalidRequest: the text holds half a surrogate pair, which has no UTF-8.
         """
         try:
-            return (
-                (self._special if allow_special else self._plain).encode(text, add_special_tokens=False).ids
-            )
+            base = self._special if allow_special else self._plain
+            return self._fuse(base.encode(text, add_special_tokens=False).ids)
         except TypeError:
             found = _SURROGATE.search(text)
             if found is None:
@@ -148,6 +150,14 @@ class Tokenizer:
                 code="invalid_value",
                 remedy="Send whole characters.",
             ) from None
+
+    def _fuse(self, ids: list[int]) -> list[int]:
+        fused = self._fused_id
+        if fused is None or fused not in ids:
+            return ids
+        return [
+            token for before, token in zip((None, *ids), ids, strict=False) if not before == token == fused
+        ]
 
     def token_text(self, token_id: int) -> str:
         """A token as the vocabulary spells it; ``""`` for an id that it leaves out. Raises IndexError out of range."""
