@@ -57,9 +57,7 @@ def daemon_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]
     return env
 
 
-def launch(
-    directory: Path, *flags: str, env: Mapping[str, str] | None = None, start_limit_s: float = START_LIMIT_S
-) -> RunningDaemon:
+def launch(directory: Path, *flags: str, env: Mapping[str, str] | None = None) -> RunningDaemon:
     """Start a daemon in ``directory`` and wait for its ready line."""
     directory.mkdir(parents=True, exist_ok=True)
     socket = directory / "run" / "stretto.sock"
@@ -72,7 +70,7 @@ def launch(
             command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, env=daemon_environment(env)
         )
     try:
-        line = _read_line(process, log_path, start_limit_s)
+        line = _read_line(process, log_path)
         found = re.search(r"url=(http://\S+)", line)
         assert found, f"no url in the ready line {line!r}"
     except BaseException:
@@ -84,14 +82,14 @@ def launch(
     return RunningDaemon(process, line, found[1], socket, log_path)
 
 
-def _read_line(process: subprocess.Popen[bytes], log_path: Path, limit_s: float) -> str:
+def _read_line(process: subprocess.Popen[bytes], log_path: Path) -> str:
     assert process.stdout is not None
-    deadline = time.monotonic() + limit_s
+    deadline = time.monotonic() + START_LIMIT_S
     line = b""
     while not line.endswith(b"\n"):
         left = deadline - time.monotonic()
         if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
-            raise AssertionError(f"not ready after {limit_s} s; log:\n{log_path.read_text()}")
+            raise AssertionError(f"not ready after {START_LIMIT_S} s; log:\n{log_path.read_text()}")
         piece = os.read(process.stdout.fileno(), 4096)
         if not piece:
             raise AssertionError(
@@ -103,14 +101,10 @@ def _read_line(process: subprocess.Popen[bytes], log_path: Path, limit_s: float)
 
 @contextmanager
 def running(
-    directory: Path,
-    *flags: str,
-    env: Mapping[str, str] | None = None,
-    exit_status: int = 0,
-    start_limit_s: float = START_LIMIT_S,
+    directory: Path, *flags: str, env: Mapping[str, str] | None = None, exit_status: int = 0
 ) -> Iterator[RunningDaemon]:
     """A daemon for the length of a block; it must end by SIGTERM with that status (1 for one whose engine is stuck)."""
-    daemon = launch(directory, *flags, env=env, start_limit_s=start_limit_s)
+    daemon = launch(directory, *flags, env=env)
     try:
         yield daemon
         status = daemon.stop()

@@ -84,7 +84,7 @@ def real(
     flags += ["--max-batch", "7", "--queue-limit", "10", "--block-tokens", "2", "--max-context", "256"]
     # A busy machine may take long for a step, and no worse for it.
     flags += ["--kv-cache-gb", "0.1", "--step-deadline-s", "3000", "--dtype", variant.dtype or "auto"]
-    with running(tmp_path_factory.mktemp(variant.name), *flags, start_limit_s=600) as daemon:
+    with running(tmp_path_factory.mktemp(variant.name), *flags) as daemon:
         yield Real(
             variant,
             daemon,
