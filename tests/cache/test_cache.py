@@ -11,7 +11,7 @@ from stretto.cache import cache as cache_module
 from stretto.cache import cacheable_answer
 from stretto.conversation.events import Done, Finish, ReasoningDelta, TextDelta, Usage
 from stretto.errors import EngineError, NotFound, StoreError
-from stretto.store import MICROSECONDS
+from stretto.store import MICROSECONDS, Store
 from support.cache_requests import BagEmbedder, FixedJudge, answered, asked, keep, look, open_cache, said
 
 CLOSE = "How do I close my account?"
@@ -194,6 +194,27 @@ async def test_forgetting_is_for_the_tenant_alone_and_at_once(tmp_path: Path) ->
         assert cache.stats()["entries"] == 0
     async with open_cache(tmp_path, embedder=BagEmbedder()) as cache:
         assert cache.stats()["entries"] == 0
+
+
+async def test_what_could_not_be_deleted_is_given_no_more_and_deleted_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_cache(tmp_path) as cache:
+        await keep(cache, asked(CLOSE, tenant="a"))
+        await keep(cache, asked(OPEN, tenant="a"), session="s")
+        with monkeypatch.context() as broken:
+
+            async def full(*_: object, **__: object) -> None:
+                raise StoreError("The disk is full.", code="store_full", status=507)
+
+            broken.setattr(Store, "write", full)
+            with pytest.raises(StoreError):
+                await cache.forget("a")
+            await cache.session_changed("a", "s")  # never fails
+            assert (await look(cache, asked(CLOSE, tenant="a"))).outcome == "miss"
+        assert await cache.forget("a") == 0
+    async with open_cache(tmp_path) as cache:
+        assert cache.stats()["entries"] == 0  # and not back again
 
 
 async def test_a_question_too_long_to_embed_is_kept_word_for_word(tmp_path: Path) -> None:

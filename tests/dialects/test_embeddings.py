@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stretto.conversation.events import Usage
 from stretto.dialects.openai_embeddings import EmbeddingsRequest, parse_embeddings, render_embeddings
 from stretto.errors import InvalidRequest
 
@@ -72,7 +73,7 @@ def test_every_value_reads_back_as_the_same_float32(encoded: bool) -> None:
     vectors = (rng.standard_normal((3, 64)) * 10.0 ** rng.integers(-30, 3, size=(3, 64))).astype(np.float32)
     vectors[0, :3] = 0.0, -0.0, 1.0
     request = EmbeddingsRequest("alias", ("a", "b", "c"), base64=encoded)
-    body = json.loads(render_embeddings(request, "m", vectors, (3, 4, 5)))
+    body = json.loads(render_embeddings(request, "m", vectors, Usage(12, 0)))
     assert (body["object"], body["model"]) == ("list", "m")
     assert body["usage"] == {"prompt_tokens": 12, "total_tokens": 12}
     assert [(entry["object"], entry["index"]) for entry in body["data"]] == [

@@ -11,7 +11,6 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ import trio
 
 from stretto.errors import StartupError, StoreError
 from stretto.store import Schema, Step, Store, check
+from support.small_disk import small_disk
 from support.store_tables import PARTS, SCHEMAS, THINGS, add, contents, names
 
 NEWER = Schema("things", (*THINGS.steps, Step("colours", ("ALTER TABLE thing ADD COLUMN colour TEXT",))))
@@ -239,22 +239,6 @@ async def test_a_full_store_refuses_what_does_not_fit_and_keeps_the_rest(tmp_pat
     assert check(path, SCHEMAS).ok
 
 
-@contextlib.contextmanager
-def small_disk(directory: Path) -> Iterator[None]:
-    """A disk of 512 KiB, where we may mount one."""
-    directory.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(directory)], capture_output=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip("a disk can be mounted by root alone")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", str(directory)], check=True)
-
-
-@pytest.mark.skipif(shutil.which("mount") is None, reason="there is no mount")
 async def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk"):
         path = tmp_path / "disk" / "stretto.db"
@@ -281,6 +265,7 @@ import os, sys, trio
 from pathlib import Path
 from stretto.errors import StartupError
 from stretto.store import Store
+from support.small_disk import small_disk
 from support.store_tables import SCHEMAS
 os.setgroups([])
 os.setresgid(65534, 65534, 65534)

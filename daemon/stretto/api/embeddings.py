@@ -24,7 +24,7 @@ from stretto.dialects.openai_embeddings import (
 from stretto.errors import InvalidRequest, NotFound, StrettoError
 from stretto.observe import LifecycleLog
 from stretto.pipeline import Billing, draining_error
-from stretto.serving import drain_of, read_body, run_until_disconnect
+from stretto.serving import Header, drain_of, read_body, run_until_disconnect
 
 _AT_ONCE = 2  # bodies that are parsed or written; both may be megabytes
 
@@ -76,8 +76,9 @@ class EmbeddingsRoute:
     async def _reply(self, scope: Scope, body: bytes, began: float, send: Send) -> None:
         if self._pipeline.health().state == "draining":
             raise draining_error()
-        reply, counts = await drain_of(scope).run(partial(self._computed, scope, body))
-        await send_json_bytes(send, reply)
+        headers: list[Header] = []
+        reply, counts = await drain_of(scope).run(partial(self._computed, scope, body, headers))
+        await send_json_bytes(send, reply, headers=headers)
         self._log.embedded(
             scope["state"]["request_id"],
             texts=len(counts),
@@ -85,8 +86,10 @@ class EmbeddingsRoute:
             after_s=self._clock() - began,
         )
 
-    async def _computed(self, scope: Scope, body: bytes) -> tuple[bytes, tuple[int, ...]]:
-        """The reply's body, and the tokens read of each input."""
+    async def _computed(
+        self, scope: Scope, body: bytes, headers: list[Header]
+    ) -> tuple[bytes, tuple[int, ...]]:
+        """The reply's body, and the tokens read of each input; what its head is to say comes into ``headers``."""
         request = await trio.to_thread.run_sync(parse_embeddings, body, limiter=self._limiter)
         embedder = self._resolve(request)
         state = scope["state"]
@@ -94,10 +97,11 @@ class EmbeddingsRoute:
         async with self._billing.other_bill(state.get("tenant", ""), state["request_id"], names) as bill:
             await bill.reserve(len(request.inputs) * embedder.max_tokens, [0])
             found = await embedder.embed(request.inputs, truncate=request.truncate)
-            await bill.settle(Usage(sum(found.token_counts), 0))
+            used = await bill.settle(Usage(sum(found.token_counts), 0))
+            bill.tell(headers)
         vectors = _cut(found.vectors, request.dimensions)
         reply = await trio.to_thread.run_sync(
-            render_embeddings, request, embedder.name, vectors, found.token_counts, limiter=self._limiter
+            render_embeddings, request, embedder.name, vectors, used, limiter=self._limiter
         )
         return reply, found.token_counts
 

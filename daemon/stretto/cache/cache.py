@@ -117,6 +117,8 @@ class AnswerCache:
         self._counts: Counter[str] = Counter()
         self._refusals: Counter[str] = Counter()
         self._hits: Counter[int] = Counter()
+        self._doomed: set[int] = set()
+        """Rows that are forgotten, and could not be deleted yet: they would be back after a restart."""
         self._epochs: Counter[str | None] = Counter()
         """How often a tenant's answers were forgotten, and under None those of all."""
 
@@ -369,8 +371,10 @@ class AnswerCache:
         for row_id in ids:
             self._index.remove(row_id)
             self._hits.pop(row_id, None)
-        for piece in rows.in_pieces(ids):
+        self._doomed.update(ids)
+        for piece in rows.in_pieces(sorted(self._doomed)):
             await self._store.write(partial(rows.delete, ids=piece))
+            self._doomed.difference_update(piece)
         self._counts["dropped"] += len(ids)
         return len(ids)
 

@@ -88,6 +88,9 @@ class Finish:
     stop_string: str | None = None
 
 
+_PICO = 10**12
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens of a request, always counted, never estimated.
@@ -108,6 +111,11 @@ class Usage:
     def total_tokens(self) -> int:
         """Prompt and completion together."""
         return self.prompt_tokens + self.completion_tokens
+
+    @property
+    def cost(self) -> dict[str, float]:
+        """What was paid, for the ``usage`` of a reply: ``cost`` in US dollars, as OpenRouter has it; empty where nothing is billed."""
+        return {} if self.cost_pico is None else {"cost": self.cost_pico / _PICO}
 
 
 @dataclass(frozen=True, slots=True)

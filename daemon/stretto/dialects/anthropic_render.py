@@ -201,6 +201,7 @@ def _usage_object(usage: Usage) -> dict[str, object]:
         "cache_read_input_tokens": usage.cached_tokens,
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
+        **usage.cost,
     }
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from stretto.conversation.events import Usage
 from stretto.dialects.fields import read_fields
 from stretto.dialects.json_text import dumps
 from stretto.errors import InvalidRequest
@@ -84,19 +84,16 @@ def _kind(item: object) -> str:
     return "a text" if isinstance(item, str) else "a list of token ids" if isinstance(item, list) else _TOKEN
 
 
-def render_embeddings(
-    request: EmbeddingsRequest, model: str, vectors: Float32Array, token_counts: Sequence[int]
-) -> bytes:
+def render_embeddings(request: EmbeddingsRequest, model: str, vectors: Float32Array, used: Usage) -> bytes:
     """The reply's body.
 
     Args:
         request: what was asked for.
         model: the id of the model that computed.
         vectors: float32 [inputs, dimensions]; every value reads back as exactly this float32.
-        token_counts: tokens read of each input.
+        used: tokens read of all inputs.
     """
-    tokens = sum(token_counts)
-    usage = dumps({"prompt_tokens": tokens, "total_tokens": tokens})
+    usage = dumps({"prompt_tokens": used.prompt_tokens, "total_tokens": used.total_tokens, **used.cost})
     written = _base64_texts(vectors) if request.base64 else _number_texts(vectors)
     entries = ",".join(
         f'{{"object":"embedding","index":{index},"embedding":{text}}}' for index, text in enumerate(written)

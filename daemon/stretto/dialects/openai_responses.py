@@ -142,6 +142,7 @@ def _usage_object(usage: Usage) -> dict[str, object]:
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "total_tokens": usage.total_tokens,
+        **usage.cost,
     }
 
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from stretto.conversation.events import Usage
 
-_PICO = 10**12
-
 
 def usage_object(usage: Usage) -> dict[str, object]:
-    """The ``usage`` of a reply, or of a stream's last chunk. ``cost``, where requests are billed, is in US dollars, as OpenRouter has it."""
-    cost = {} if usage.cost_pico is None else {"cost": usage.cost_pico / _PICO}
+    """The ``usage`` of a reply, or of a stream's last chunk."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.total_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-        **cost,
+        **usage.cost,
     }
