@@ -144,6 +144,8 @@ def _choose_backend(settings: Settings, source: ModelFiles) -> tuple[str, Backen
             dtype=settings.dtype,
             threads=settings.threads,
             context_tokens=settings.max_context,
+            offload=settings.offload == "cpu",
+            gpu_layers=settings.gpu_layers,
         )
     # Without PyTorch, a device or a dtype that was asked for cannot be had: then it is better to say so.
     native_will_do = (

@@ -361,6 +361,7 @@ MOVES = st.lists(
     moves=MOVES,
     fail_every=st.sampled_from([0, 0, 9]),
     groups=st.integers(1, 2),
+    window=st.sampled_from([0, 0, 1, 13, 40]),
     block_tokens=st.sampled_from([1, 4, 16]),
     pool_tokens=st.sampled_from([320, 640, 2000]),
     chunk=st.sampled_from([7, 24, 100]),
@@ -370,6 +371,7 @@ def test_whatever_is_shared_texts_are_right(
     moves: list[tuple[str, int, int]],
     fail_every: int,
     groups: int,
+    window: int,
     block_tokens: int,
     pool_tokens: int,
     chunk: int,
@@ -381,7 +383,8 @@ def test_whatever_is_shared_texts_are_right(
         prefill_chunk_tokens=chunk,
         max_context_tokens=320,
     )
-    bench = Bench(EchoScript(layer_groups=groups, fail_every=fail_every), config)
+    script = EchoScript(layer_groups=groups, window_tokens=window, fail_every=fail_every)
+    bench = Bench(script, config)
     sequences: list[LiveSequence] = []
     expected: dict[str, str] = {}
     talks: list[tuple[list[tuple[str, str]], str]] = []

@@ -2,56 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from stretto.backends.echo import EchoScript
 from stretto.engine import EngineConfig
 from stretto.engine.storing import LEAST_SAVED_BLOCKS
 from support.engine_harness import Bench, check_blocks, request
+from support.engine_store import MemoryStore
 
 TEXT = "the quick brown fox jumps over the lazy dog and then goes on for quite some time, as foxes do. " * 4
 SCRIPT = EchoScript(context_tokens=4096)
 CONFIG = EngineConfig(stall_target_s=0.25)
-
-
-class MemoryStore:
-    """A store in memory. Each read takes some time of the bench's clock."""
-
-    def __init__(self) -> None:
-        self.blocks: dict[bytes, tuple[int, bytes, tuple[bytes, ...]]] = {}
-        self.uses: list[list[bytes]] = []
-        self.reads = 0
-        self.full = False
-        self.closed = False
-        self.on_read = lambda: None
-
-    def known(self, digest: bytes) -> bool:
-        return digest in self.blocks
-
-    def read(self, digest: bytes, tokens: bytes) -> tuple[bytes, ...] | None:
-        self.on_read()
-        self.reads += 1
-        found = self.blocks.get(digest)
-        return found[2] if found is not None and found[1] == tokens else None
-
-    def used(self, digests: Sequence[bytes]) -> None:
-        self.uses.append(list(digests))
-
-    def room(self) -> bool:
-        return not self.full
-
-    def save(self, digest: bytes, depth: int, tokens: bytes, blocks: tuple[bytes, ...]) -> bool:
-        self.blocks[digest] = depth, tokens, blocks
-        return True
-
-    def clear(self) -> None:
-        self.blocks.clear()
-
-    def stats(self) -> dict[str, object]:
-        return {"blocks": len(self.blocks)}
-
-    def close(self) -> None:
-        self.closed = True
 
 
 def talk(

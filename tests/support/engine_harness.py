@@ -25,8 +25,10 @@ from stretto.engine import (
 )
 from stretto.engine.budget import plan_kv
 from stretto.engine.live import LiveSequence
+from stretto.engine.prefix import PrefixNode
 from stretto.engine.sampler import SamplerState
 from stretto.engine.stepper import Stepper
+from stretto.engine.windows import WindowBlocks
 from stretto.errors import StrettoError
 from support.engine_echo import TOKENIZER, chat_ids, text_of
 
@@ -164,16 +166,25 @@ def check_blocks(bench: Bench) -> None:
     assert set(kv._index._leaves) == {node for node in nodes if not node.users and not node.children}
     assert len(kv._index._evicted) <= min(bench.facts.kv.blocks)
     size = kv._block_tokens
-    promised = [-(-s.reserved_tokens // size) - len(s.block_tables[0]) for s in live if s.block_tables]
-    assert all(blocks >= 0 for blocks in promised)
-    assert kv._promised == sum(promised)
-    for group, pool in enumerate(kv._pools):
-        assert kv._promised <= pool.free + kv.blocks_cached
-        expected = Counter(int(block) for s in live if s.block_tables for block in s.block_tables[group])
-        expected.update(node.blocks[group] for node in nodes)
+    full = next(iter(kv._pools), 0)
+    promised = [-(-s.reserved_tokens // size) - len(s.block_tables[full]) for s in live if s.block_tables]
+    if kv._pools:
+        assert all(blocks >= 0 for blocks in promised)
+        assert kv._promised == sum(promised)
+    pools = {**kv._pools, **{window.group: window.pool for window in kv._windows}}
+    for group, pool in pools.items():
+        expected = Counter(
+            int(block) for s in live if s.block_tables for block in s.block_tables[group] if block >= 0
+        )
+        held = set(expected)
+        expected.update(node.blocks[group] for node in nodes if node.blocks[group] >= 0)
         assert {block: pool.holders(block) for block in range(pool.blocks) if pool.holders(block)} == expected
         assert pool.used == len(expected)
-        assert kv.blocks_used[group] == len(expected) - kv.blocks_cached
+        assert kv.blocks_used[group] == len(held)
+        if group in kv._pools:
+            assert kv._promised <= pool.free + kv.blocks_cached
+    for window in kv._windows:
+        _check_window(window, live, nodes)
     for sequence in live:
         assert sequence.cached_tokens <= sequence.prefilled <= len(sequence.prompt)
         shared = sequence.cached_tokens // kv._block_tokens
@@ -182,7 +193,22 @@ def check_blocks(bench: Bench) -> None:
                 index * kv._block_tokens, (index + 1) * kv._block_tokens
             )
             if index < shared:
-                assert tuple(int(table[index]) for table in sequence.block_tables) == node.blocks
+                for group in kv._pools:
+                    assert int(sequence.block_tables[group][index]) == node.blocks[group]
+
+
+def _check_window(window: WindowBlocks, live: Sequence[LiveSequence], nodes: Sequence[PrefixNode]) -> None:
+    """No sequence holds more than it claimed, claims fit the pool, and idle is what known text alone keeps."""
+    started = [sequence for sequence in live if sequence.block_tables]
+    held: set[int] = set()
+    for sequence in started:
+        own = {int(block) for block in sequence.block_tables[window.group] if block >= 0}
+        assert len(own) <= window.claim(sequence.reserved_tokens)
+        held |= own
+    assert window._claimed == sum(window.claim(sequence.reserved_tokens) for sequence in started)
+    assert window._claimed <= window.pool.blocks
+    kept = {node.blocks[window.group]: node for node in nodes if node.blocks[window.group] >= 0}
+    assert window._idle == {block: node for block, node in kept.items() if block not in held}
 
 
 class GatedBackend(EchoBackend):

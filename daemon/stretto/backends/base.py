@@ -94,7 +94,8 @@ class Chunk:
     Attributes:
         token_ids: int32 [n], n >= 1: the tokens to run.
         start: position of the first of them; positions before it are already in the KV cache.
-        block_tables: one int32 [m] a layer group, long enough for position start + n - 1.
+        block_tables: one int32 [m] a layer group, long enough for position start + n - 1. In a group with a window, blocks that
+            hold nothing that the tokens attend to may be any number, -1 too.
         logit_rows: for how many of the last tokens logits are wanted (0 in the middle of a prompt, 1 for a decode).
     """
 

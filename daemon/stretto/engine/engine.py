@@ -179,7 +179,7 @@ class Engine:
                 running=scheduler.running,
                 max_batch=self._config.max_batch,
                 kv_blocks_used=sum(used),
-                kv_blocks_cached=scheduler.kv.blocks_cached * len(total),
+                kv_blocks_cached=scheduler.kv.all_blocks_cached,
                 kv_blocks_total=sum(total),
                 kv_bytes_used=sum(blocks * size for blocks, size in zip(used, sizes, strict=True)),
                 kv_bytes_total=facts.kv_bytes,

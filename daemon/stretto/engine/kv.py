@@ -7,18 +7,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stretto.backends.base import KVPlan
+from stretto.backends.base import Int32Array, KVPlan
 from stretto.engine.blocks import BlockPool
-from stretto.engine.budget import blocks_for
+from stretto.engine.budget import WindowNeed, blocks_for
 from stretto.engine.live import LiveSequence
 from stretto.engine.prefix import Digester, PrefixIndex, PrefixNode, chain_digest, root_digest
 from stretto.engine.sequence import CacheMiss
+from stretto.engine.windows import WindowBlocks
 
 GROWTH_TOKENS = 64
 """A sequence takes the blocks of its answer in steps of so many tokens, however long that may become."""
 
 ROOM_TOKENS = 1024
 """At least so much room is left behind a new sequence, if that is possible, for its answer and for what follows it."""
+
+
+_MOST_KNOWN = 8
+"""So many times the blocks of a layer group are remembered at most, where all of them have windows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,32 +61,54 @@ class KVCache:
 
     What is promised and not taken is never more than what is free, or held by the index alone.
 
-    A layer group's blocks are counted by its pool, where the index is one more holder. All groups hold the same positions.
+    A layer group's blocks are counted by its pool, where the index is one more holder. All groups without a window hold the same
+    positions; of the others see ``WindowBlocks``.
+
+    Args:
+        plan: blocks of each layer group.
+        windows: what a sequence holds of each group, or None for a group without a window; empty where none has one.
     """
 
-    def __init__(self, plan: KVPlan, *, prefix_cache: bool = True, digester: Digester = chain_digest) -> None:
+    def __init__(
+        self,
+        plan: KVPlan,
+        *,
+        windows: Sequence[WindowNeed | None] = (),
+        prefix_cache: bool = True,
+        digester: Digester = chain_digest,
+    ) -> None:
         self._plan = plan
+        self._needs = tuple(windows) or (None,) * len(plan.blocks)
         self._block_tokens = plan.block_tokens
         self._enabled = prefix_cache
         self._digester = digester
         self._growth = max(1, GROWTH_TOKENS // plan.block_tokens)
         self._room = max(1, ROOM_TOKENS // plan.block_tokens)
-        self._pools: tuple[BlockPool, ...] = ()
+        self._pools: dict[int, BlockPool] = {}
+        self._windows: tuple[WindowBlocks, ...] = ()
         self._promised = 0
         self._changes = 0  # of what a prompt that waits might find, room or known text
         self._refused: tuple[str, int] | None = None
+        self._most_known = _MOST_KNOWN * max(plan.blocks)
         self.counts = CacheCounts()
         self._empty()
 
     @property
     def blocks_used(self) -> tuple[int, ...]:
         """Blocks that sequences hold, for each layer group."""
-        return tuple(pool.used - self._index.evictable for pool in self._pools)
+        used = {group: pool.used - self._index.evictable for group, pool in self._pools.items()}
+        used.update({window.group: window.pool.used - window.idle for window in self._windows})
+        return tuple(used[group] for group in range(len(used)))
 
     @property
     def blocks_cached(self) -> int:
-        """Blocks in each layer group that only the index holds: they keep known text, and are as good as free."""
+        """Blocks in each layer group without a window that only the index holds: they keep known text, and are as good as free."""
         return self._index.evictable
+
+    @property
+    def all_blocks_cached(self) -> int:
+        """The same over all layer groups."""
+        return len(self._pools) * self._index.evictable + sum(window.idle for window in self._windows)
 
     def start(self, sequence: LiveSequence) -> bool:
         """Give a queued sequence blocks for its prompt, known ones first, and the promise of the others.
@@ -93,33 +120,45 @@ class KVCache:
         known = self._match(sequence)
         wanted = self._blocks(sequence.reserved_tokens) - len(known)
         room = self._index.evictable - sum(1 for node in known if not node.users) - self._promised
-        if any(pool.free + room < wanted for pool in self._pools):
+        if any(pool.free + room < wanted for pool in self._pools.values()) or not all(
+            window.has_room(sequence.reserved_tokens) for window in self._windows
+        ):
             self._refused = (sequence.id, self._changes)
             return False
         for node in known:
             self._index.pin(node)
-        for group, pool in enumerate(self._pools):
-            pool.share(node.blocks[group] for node in known)
-        sequence.block_tables = tuple(
-            np.fromiter((node.blocks[group] for node in known), dtype=np.int32, count=len(known))
-            for group in range(len(self._pools))
-        )
         sequence.chain = known
+        tables: dict[int, Int32Array] = {}
+        for group, pool in self._pools.items():
+            pool.share(node.blocks[group] for node in known)
+            tables[group] = np.fromiter(
+                (node.blocks[group] for node in known), dtype=np.int32, count=len(known)
+            )
+        tables.update({window.group: window.start(sequence) for window in self._windows})
+        sequence.block_tables = tuple(tables[group] for group in range(len(tables)))
         self._count_known(sequence, len(known))
-        self._promised += wanted
-        self._take(sequence, min(wanted, self._blocks(len(sequence.prompt)) - len(known) + self._growth))
+        if self._pools:
+            self._promised += wanted
+            self._take(sequence, min(wanted, self._blocks(len(sequence.prompt)) - len(known) + self._growth))
         return True
 
     def grow(self, sequence: LiveSequence) -> None:
         """Take promised blocks if the next token needs one."""
-        held = len(sequence.block_tables[0])
-        if held < self._blocks(sequence.computed_tokens + 1):
+        held = self._held(sequence)
+        if self._pools and held < self._blocks(sequence.computed_tokens + 1):
             count = min(self._growth, self._blocks(sequence.reserved_tokens) - held)
-            last = [int(table[-1]) for table in sequence.block_tables]
             behind = min(
-                pool.free_behind(block, count) for pool, block in zip(self._pools, last, strict=True)
+                pool.free_behind(int(sequence.block_tables[group][-1]), count)
+                for group, pool in self._pools.items()
             )
             self._take(sequence, behind or count)
+
+    def prepare(self, sequence: LiveSequence, count: int) -> None:
+        """Before a step that computes its next ``count`` tokens: of each window, leave what is behind it, and take what is ahead."""
+        start = sequence.computed_tokens
+        for window in self._windows:
+            table = window.leave_behind(sequence.block_tables[window.group], sequence.chain, start)
+            self._set_table(sequence, window.group, window.reach(table, start + count))
 
     def extend(self, sequence: LiveSequence) -> None:
         """Share what became known of a prompt since it started, as far as the sequence has not begun to compute it itself."""
@@ -130,22 +169,34 @@ class KVCache:
             return
         for node in found:
             self._index.pin(node)
-        self._exchange(sequence, len(sequence.chain), found)
+        known = len(sequence.chain)
+        self._exchange(sequence, known, found)
         sequence.chain.extend(found)
+        for window in self._windows:
+            table = window.extend(sequence.block_tables[window.group], sequence.chain, known)
+            self._set_table(sequence, window.group, table)
         self._count_known(sequence, len(found))
         self._changes += 1
 
     def restorable(self, sequence: LiveSequence, known: Callable[[bytes], bool]) -> list[Restorable]:
         """The blocks that a prompt would compute next, as far as they are known elsewhere."""
-        found: list[Restorable] = []
+        names: list[tuple[bytes, bytes]] = []
         if self.can_follow(sequence) and not sequence.unpublished:
-            for index in range(len(sequence.chain), self._reusable(sequence)):
+            first = len(sequence.chain)
+            # Of a window no more than a step's blocks are held ahead: who asks again is given the next ones.
+            most = self._reusable(sequence) if not self._windows else first + self._growth
+            for index in range(first, min(most, self._reusable(sequence))):
                 digest, tokens = self._name(sequence, index)
                 if not known(digest):
                     break
-                blocks = tuple(int(table[index]) for table in sequence.block_tables)
-                found.append(Restorable(digest, tokens, blocks))
-        return found
+                names.append((digest, tokens))
+        if not names:
+            return []
+        self.prepare(sequence, len(names) * self._block_tokens)
+        return [
+            Restorable(digest, tokens, tuple(int(table[first + number]) for table in sequence.block_tables))
+            for number, (digest, tokens) in enumerate(names)
+        ]
 
     def restored(self, sequence: LiveSequence, count: int) -> None:
         """So many of the prompt's next blocks were put into the sequence's own: they count as found, and are published."""
@@ -211,6 +262,8 @@ class KVCache:
                 # Another was faster: its block is as good, and nobody else would find this one.
                 self._index.pin(node)
                 self._exchange(sequence, index, [node])
+                for window in self._windows:
+                    window.publish(sequence.block_tables[window.group], index, node)
             else:
                 blocks = tuple(int(table[index]) for table in sequence.block_tables)
                 node = self._index.add(tip, extra_key, digest, tokens, blocks, turns)
@@ -219,8 +272,11 @@ class KVCache:
                     break
                 added.append(node)
             sequence.chain.append(node)
-        for group, pool in enumerate(self._pools):
+        for group, pool in self._pools.items():
             pool.share(node.blocks[group] for node in added)
+        for window in self._windows:
+            window.keep(added)
+        self._forget_some()
         if sequence.unread_tokens:
             self._changes += 1  # a prompt that waits may begin like this one; that it goes on like an answer is not worth a look
 
@@ -232,11 +288,14 @@ class KVCache:
             chain[-1].tail = sequence.token_bytes(len(chain) * self._block_tokens, sequence.computed_tokens)
         for node in reversed(chain):
             self._index.unpin(node)
-        if sequence.block_tables:
-            self._promised -= self._blocks(sequence.reserved_tokens) - len(sequence.block_tables[0])
         self._changes += 1
-        for pool, table in zip(self._pools, sequence.block_tables, strict=False):
-            pool.release(table)
+        if sequence.block_tables:
+            if self._pools:
+                self._promised -= self._blocks(sequence.reserved_tokens) - self._held(sequence)
+            for group, pool in self._pools.items():
+                pool.release(sequence.block_tables[group])
+            for window in self._windows:
+                window.release(sequence.block_tables[window.group], chain, sequence.reserved_tokens)
         sequence.block_tables = ()
         sequence.chain = []
 
@@ -251,7 +310,13 @@ class KVCache:
         self._empty()
 
     def _empty(self) -> None:
-        self._pools = tuple(BlockPool(blocks) for blocks in self._plan.blocks)
+        sizes = list(zip(self._plan.blocks, self._needs, strict=True))
+        self._pools = {group: BlockPool(blocks) for group, (blocks, need) in enumerate(sizes) if need is None}
+        self._windows = tuple(
+            WindowBlocks(group, blocks, need, self._block_tokens)
+            for group, (blocks, need) in enumerate(sizes)
+            if need is not None
+        )
         self._index = PrefixIndex(self._block_tokens, min(self._plan.blocks))
         self._promised = 0
         self._changes = 0
@@ -260,24 +325,38 @@ class KVCache:
     def _take(self, sequence: LiveSequence, count: int) -> None:
         """Add promised blocks to a sequence's tables, behind the last one if those are free."""
         self._promised -= count
-        self._evict(count - min(pool.free for pool in self._pools))
-        held = len(sequence.block_tables[0])
+        self._evict(count - min(pool.free for pool in self._pools.values()))
+        held = self._held(sequence)
         room = max(self._room, self._blocks(sequence.reserved_tokens) - held - count)
-        sequence.block_tables = tuple(
-            np.concatenate((table, pool.allocate(count, behind=int(table[-1]) if held else None, room=room)))
-            for pool, table in zip(self._pools, sequence.block_tables, strict=True)
-        )
+        for group, pool in self._pools.items():
+            table = sequence.block_tables[group]
+            taken = pool.allocate(count, behind=int(table[-1]) if held else None, room=room)
+            self._set_table(sequence, group, np.concatenate((table, taken)))
 
     def _exchange(self, sequence: LiveSequence, first: int, nodes: Sequence[PrefixNode]) -> None:
-        """Put known blocks into a sequence's tables, and release its own that were there."""
+        """Put known blocks into a sequence's tables, and release its own that were there; not where there is a window."""
         end = first + len(nodes)
-        tables = []
-        for group, (pool, table) in enumerate(zip(self._pools, sequence.block_tables, strict=True)):
+        for group, pool in self._pools.items():
+            table = sequence.block_tables[group]
             shared = np.fromiter((node.blocks[group] for node in nodes), dtype=np.int32, count=len(nodes))
             pool.share(shared)
             pool.release(table[first:end])
-            tables.append(np.concatenate((table[:first], shared, table[end:])))
-        sequence.block_tables = tuple(tables)
+            self._set_table(sequence, group, np.concatenate((table[:first], shared, table[end:])))
+
+    def _held(self, sequence: LiveSequence) -> int:
+        """Blocks that a sequence has of each layer group without a window."""
+        return next((len(sequence.block_tables[group]) for group in self._pools), 0)
+
+    @staticmethod
+    def _set_table(sequence: LiveSequence, group: int, table: Int32Array) -> None:
+        tables = sequence.block_tables
+        sequence.block_tables = (*tables[:group], table, *tables[group + 1 :])
+
+    def _forget_some(self) -> None:
+        """Where all layer groups have windows, known text may outlive all of its blocks: only so much of it is remembered."""
+        excess = len(self._index) - self._most_known
+        if excess > 0:
+            self._evict(min(excess, self._index.evictable))
 
     def _evict(self, count: int) -> None:
         if count > 0:
@@ -285,8 +364,10 @@ class KVCache:
             self.counts.evictions += count
 
     def _let_go(self, nodes: Sequence[PrefixNode]) -> None:
-        for group, pool in enumerate(self._pools):
+        for group, pool in self._pools.items():
             pool.release(node.blocks[group] for node in nodes)
+        for window in self._windows:
+            window.forget(nodes)
 
     def _match(self, sequence: LiveSequence) -> list[PrefixNode]:
         """Known blocks that go on where the sequence's chain ends."""
@@ -297,7 +378,15 @@ class KVCache:
             if tip is None:
                 break
             found.append(tip)
-        return found
+        if not self._windows or not found:
+            return found
+        chain = [*sequence.chain, *found]
+        known, end = len(sequence.chain), len(chain)
+        while True:  # until all windows can go on from one place
+            ends = [window.reachable(chain, known, end) for window in self._windows]
+            if min(ends) == end:
+                return found[: end - known]
+            end = min(ends)
 
     def _blocks(self, tokens: int) -> int:
         return blocks_for(tokens, self._block_tokens)

@@ -36,7 +36,8 @@ class LiveSequence:
         phase: changed by ``advance`` only.
         prefilled: tokens of the prompt that are in the KV memory.
         tokens: the answer so far.
-        block_tables: blocks held, one array a layer group; empty while queued and after the end.
+        block_tables: blocks held, one array a layer group; empty while queued and after the end. -1 stands for a block that its
+            window has left behind.
         chain: the known blocks that it holds, from its first token on.
         digests: of its blocks from the first on, as far as they were needed.
         cached_tokens: of ``prefilled``, those that were found and not computed.
@@ -167,7 +168,7 @@ class LiveSequence:
             prefilled_tokens=self.prefilled,
             completion_tokens=len(self.tokens),
             max_tokens=self.request.max_tokens,
-            kv_blocks=sum(len(table) for table in self.block_tables),
+            kv_blocks=sum(int((table >= 0).sum()) for table in self.block_tables),
             cached_tokens=self.cached_tokens,
             age_s=now - self.submitted_at,
         )

@@ -44,7 +44,7 @@ class PrefixNode:
         digest: see ``chain_digest``.
         parent: the block before it; a root for the first one.
         tokens: its token ids, int32 as bytes.
-        blocks: where its KV is: a block number a layer group.
+        blocks: where its KV is: a block number a layer group; -1 where a window has left it behind and its room was needed.
         depth: blocks of the chain up to and with it; 0 for a root.
         turns: how many requests, each going on where one before it had ended, made the chain.
         children: what is known to follow, by digest.

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stretto.backends.base import KVPlan
+from stretto.engine.budget import WindowNeed
 from stretto.engine.kv import KVCache
 from stretto.engine.live import LiveSequence
 from stretto.engine.sequence import Phase
@@ -32,9 +33,17 @@ class Part:
 class Scheduler:
     """The queue, the running sequences and the blocks they hold."""
 
-    def __init__(self, plan: KVPlan, max_batch: int, *, prefix_cache: bool = True) -> None:
+    def __init__(
+        self,
+        plan: KVPlan,
+        max_batch: int,
+        *,
+        windows: Sequence[WindowNeed | None] = (),
+        prefix_cache: bool = True,
+    ) -> None:
+        """``windows``: see KVCache."""
         self._max_batch = max_batch
-        self.kv = KVCache(plan, prefix_cache=prefix_cache)
+        self.kv = KVCache(plan, windows=windows, prefix_cache=prefix_cache)
         self._live: dict[str, LiveSequence] = {}
         self._queue: deque[LiveSequence] = deque()
         self._held_back = 0
@@ -121,6 +130,8 @@ class Scheduler:
             self.kv.explain(sequence)
             last = count == sequence.unread_tokens
             parts.append(Part(sequence, count, True, last and sequence.request.max_tokens > 0))
+        for part in parts:
+            self.kv.prepare(part.sequence, part.count)
         return parts
 
     def _share(self, reading: Sequence[LiveSequence], prefill_tokens: int) -> list[tuple[LiveSequence, int]]:

@@ -18,6 +18,7 @@ from stretto.backends.base import (
     Chunk,
     Float32Array,
 )
+from stretto.engine.budget import window_need
 from stretto.engine.config import EngineConfig, EngineFacts
 from stretto.engine.live import LiveSequence
 from stretto.engine.pacing import Pace
@@ -72,7 +73,17 @@ class Stepper:
         self._updates: list[Update] = []
         self._stall_target_s = config.stall_target_s
         self.storing = None if store is None else Storing(backend, store, clock=clock)
-        self.scheduler = Scheduler(facts.kv, config.max_batch, prefix_cache=config.prefix_cache)
+        self.scheduler = Scheduler(
+            facts.kv,
+            config.max_batch,
+            windows=[
+                None
+                if group.window_tokens is None
+                else window_need(group.window_tokens, config.block_tokens, config.prefill_chunk_tokens)
+                for group in facts.spec.layer_groups
+            ],
+            prefix_cache=config.prefix_cache,
+        )
         self.pace = Pace(stall_target_s=config.stall_target_s, chunk_tokens=config.prefill_chunk_tokens)
         self.steps = 0
         self.failed_steps = 0
@@ -127,19 +138,26 @@ class Stepper:
         """Read from the store what prompts begin with, for as long as a step may take."""
         if self.storing is None:
             return
-        until, kv = now + self._stall_target_s, self.scheduler.kv
+        until = now + self._stall_target_s
         for sequence in self.scheduler.reading():
-            with self._lock:
-                kv.extend(sequence)  # another may have been given just these blocks
-                blocks = self.storing.wanted(kv, sequence)
-            late = self._clock() >= until
-            count = 0 if late or not blocks else self.storing.restore(blocks, until)
-            with self._lock:
-                kv.restored(sequence, count)
-                # What the store did not have after all is computed.
-                sequence.restoring = bool(blocks) and (late or 0 < count < len(blocks))
-                self.storing.restored_tokens += count * self._facts.kv.block_tokens
-                self.last_step_at = self._clock() if count else self.last_step_at
+            while self._restore_some(self.storing, sequence, until):
+                pass
+
+    def _restore_some(self, storing: Storing, sequence: LiveSequence, until: float) -> bool:
+        """Read what of a prompt's beginning is asked for at once; whether to ask again."""
+        kv = self.scheduler.kv
+        with self._lock:
+            kv.extend(sequence)  # another may have been given just these blocks
+            blocks = storing.wanted(kv, sequence)
+        late = self._clock() >= until
+        count = 0 if late or not blocks else storing.restore(blocks, until)
+        with self._lock:
+            kv.restored(sequence, count)
+            # What the store did not have after all is computed.
+            sequence.restoring = bool(blocks) and (late or 0 < count < len(blocks))
+            storing.restored_tokens += count * self._facts.kv.block_tokens
+            self.last_step_at = self._clock() if count else self.last_step_at
+        return 0 < count == len(blocks)
 
     @property
     def prefill_budget_tokens(self) -> int:

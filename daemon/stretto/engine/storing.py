@@ -99,7 +99,8 @@ class Storing:
         while self._unsaved and saved < SAVED_A_STEP and self._store.room():
             digest = next(iter(self._unsaved))
             node = self._unsaved.pop(digest)
-            if node.dropped or self._store.known(digest):
+            # A window may have given up its block since: then the text can only be computed again.
+            if node.dropped or min(node.blocks) < 0 or self._store.known(digest):
                 continue
             data = tuple(self._backend.read_block(group, block) for group, block in enumerate(node.blocks))
             self._store.save(digest, node.depth, node.tokens, data)

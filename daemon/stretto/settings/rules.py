@@ -140,6 +140,20 @@ def _mlx_only(settings: Settings, origins: Origins) -> None:
         )
 
 
+def _offload(settings: Settings, origins: Origins) -> None:
+    if settings.gpu_layers is not None and settings.offload == "none":
+        raise refuse(
+            "gpu_layers",
+            origins,
+            f"{settings.gpu_layers} has no effect without offload",
+            "Add --offload cpu.",
+        )
+    if settings.offload != "none" and settings.backend not in ("auto", "torch"):
+        raise refuse(
+            "offload", origins, f"has no effect with backend {settings.backend}", "Use --backend torch."
+        )
+
+
 def _files(settings: Settings, origins: Origins) -> None:
     for name in ("chat_template", "provider_config"):
         path: Path | None = getattr(settings, name)
@@ -220,6 +234,7 @@ RULES: tuple[Callable[[Settings, Origins], None], ...] = (
     _echo_only,
     _native_only,
     _mlx_only,
+    _offload,
     _files,
     _one_kind_of_keys,
     _cache_needs_embedder,

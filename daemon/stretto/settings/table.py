@@ -130,6 +130,19 @@ class Settings:
         "Number format of the computation. auto suits the device.",
         MODEL,
     )
+    offload: str = setting(
+        "none",
+        Choice(("none", "cpu")),
+        "With cpu, the matrices of some layers stay in the host's memory, where a model is larger than the device's.",
+        MODEL,
+    )
+    gpu_layers: int | None = setting(
+        None,
+        Integer(0, 4096),
+        "Layers whose matrices lie on the device, with --offload cpu.",
+        MODEL,
+        unset="as many as fit",
+    )
     threads: int | None = setting(
         None,
         Integer(1, 1024),

@@ -27,6 +27,7 @@ from stretto.backends.base import (
     ModelSpec,
     ProgressReport,
 )
+from stretto.backends.chunks import first_needed
 from stretto.backends.echo.script import EchoScript
 from stretto.backends.echo.tokenizer import IM_END_ID, IM_START_ID, VOCAB_SIZE
 from stretto.errors import StartupError
@@ -63,6 +64,7 @@ class EchoBackend:
         self._spread = np.random.Generator(np.random.Philox(key=1)).random(
             (_SPREAD_ROWS, VOCAB_SIZE), dtype=np.float32
         )
+        self._windows: tuple[int | None, ...] = ()
         self._memory: list[
             Int32Array
         ] = []  # per layer group [blocks, block_tokens, 2]: token id and position, -1 unwritten
@@ -92,7 +94,11 @@ class EchoBackend:
             )
         self._lost = False
         names = ["full"] + [f"full-{number}" for number in range(2, self._script.layer_groups + 1)]
-        groups = tuple(LayerGroup(name, 1, 1, 1, None, self._script.kv_bytes_per_token) for name in names)
+        self._windows = (None, *[self._script.window_tokens or None] * (len(names) - 1))
+        groups = tuple(
+            LayerGroup(name, 1, 1, 1, window, self._script.kv_bytes_per_token)
+            for name, window in zip(names, self._windows, strict=True)
+        )
         return ModelSpec("echo", VOCAB_SIZE, self._script.context_tokens, groups, "int32", "cpu")
 
     def allocate(self, plan: KVPlan) -> None:
@@ -118,7 +124,7 @@ class EchoBackend:
             self._write(chunk, places)
         rows: list[Float32Array] = []
         for chunk, places in zip(batch, slots, strict=True):
-            known = self._read(places)
+            known = self._read(places, chunk.start)
             rows.extend(
                 self._logits(known, len(known) - back) for back in range(chunk.logit_rows - 1, -1, -1)
             )
@@ -206,12 +212,13 @@ class EchoBackend:
         if end > self._script.context_tokens:
             raise ValueError(f"position {end - 1} is beyond the context of {self._script.context_tokens}")
         slots = []
-        for table, memory in zip(chunk.block_tables, self._memory, strict=True):
+        for table, memory, window in zip(chunk.block_tables, self._memory, self._windows, strict=True):
             blocks = memory.shape[0]
+            needed = table[first_needed(chunk.start, window) // self._block_tokens :]
             if end > len(table) * self._block_tokens:
                 covered = len(table) * self._block_tokens
                 raise ValueError(f"the block table covers {covered} tokens, position {end - 1} is beyond")
-            if not (table.min() >= 0 and table.max() < blocks):
+            if not (needed.min() >= 0 and needed.max() < blocks):
                 raise ValueError(f"a block table names a block outside 0..{blocks - 1}")
             slots.append(table[self._blocks_of[:end]] * np.int32(self._block_tokens) + self._offsets[:end])
         return slots
@@ -223,20 +230,24 @@ class EchoBackend:
             flat[places[chunk.start :], 0] = chunk.token_ids
             flat[places[chunk.start :], 1] = self._positions[chunk.start : end]
 
-    def _read(self, slots: Sequence[Int32Array]) -> Int32Array:
-        """All token ids of the sequence up to the chunk's end, as the KV memory has them."""
-        wanted = self._positions[: len(slots[0])]
+    def _read(self, slots: Sequence[Int32Array], start: int) -> Int32Array:
+        """All token ids of the sequence up to the chunk's end, as the KV memory has them; the chunk begins at ``start``."""
         known: Int32Array | None = None
-        for group, (memory, places) in enumerate(zip(self._memory, slots, strict=True)):
-            found = memory.reshape(-1, 2)[places]
+        for group, (memory, places, window) in enumerate(
+            zip(self._memory, slots, self._windows, strict=True)
+        ):
+            first = first_needed(start, window)
+            wanted = self._positions[first : len(places)]
+            found = memory.reshape(-1, 2)[places[first:]]
             if not np.array_equal(found[:, 1], wanted):
                 where = int(np.flatnonzero(found[:, 1] != wanted)[0])
                 raise BackendFailure(
-                    f"the KV memory of position {where} holds position {int(found[where, 1])}"
+                    f"the KV memory of position {first + where} holds position {int(found[where, 1])}"
                 )
-            if known is not None and not np.array_equal(known, found[:, 0]):
+            if known is not None and not np.array_equal(known[first:], found[:, 0]):
                 raise BackendFailure(f"the KV memory of layer group {group} differs from that of group 0")
-            known = np.ascontiguousarray(found[:, 0])
+            if known is None:
+                known = np.ascontiguousarray(found[:, 0])
         assert known is not None
         return known
 

@@ -18,6 +18,7 @@ class EchoScript:
         peak: logit of the right next token; all others lie in [0, 1). Lower it to make sampling draw others too.
         context_tokens: longest context.
         layer_groups: how many layer groups, each with a block table of its own.
+        window_tokens: all layer groups but the first look back so far only; 0 without windows.
         kv_bytes_per_token: what a token of KV pretends to take, in each layer group.
         memory_bytes: what the device pretends to have.
         load_delay_s: time that a load takes.
@@ -39,6 +40,7 @@ class EchoScript:
     peak: float = 20.0
     context_tokens: int = 4096
     layer_groups: int = 1
+    window_tokens: int = 0
     kv_bytes_per_token: int = 8
     memory_bytes: int = 1 << 30
     load_delay_s: float = 0.0

@@ -41,6 +41,8 @@ class TorchBackend:
         dtype: str = "auto",
         threads: int | None = None,
         context_tokens: int | None = None,
+        offload: bool = False,
+        gpu_layers: int | None = None,
     ) -> None:
         """Nothing is read or imported yet.
 
@@ -50,12 +52,14 @@ class TorchBackend:
             dtype: ``auto``, ``float32``, ``bfloat16`` or ``float16``; of weights, activations and KV.
             threads: compute threads on the CPU; None chooses.
             context_tokens: the longest sequence there will be; None for the model's context. Models with LongRoPE turn by it.
+            offload: layers from ``gpu_layers`` on (None: those that do not fit) keep their matrices in the host's memory.
         """
         if threads is not None and threads < 1:
             raise ValueError(f"threads is {threads}; it is a whole number from 1")
         self._source = source
         self._device, self._dtype, self._threads = device, dtype, threads
         self._context_tokens = context_tokens
+        self._offload, self._gpu_layers = offload, gpu_layers
         self._runtime: Runtime | None = None
 
     def load(self, report: ProgressReport) -> ModelSpec:
@@ -68,6 +72,7 @@ class TorchBackend:
         self.close()
         report("starting PyTorch", 0.0)
         try:
+            from stretto.backends.torch.offload import Offload
             from stretto.backends.torch.runtime import Runtime
         except ImportError as error:
             raise StartupError(
@@ -82,6 +87,7 @@ class TorchBackend:
                 dtype=self._dtype,
                 threads=self._threads,
                 context_tokens=self._context_tokens,
+                offload=Offload(self._gpu_layers) if self._offload else None,
                 report=report,
             )
         except BaseException:

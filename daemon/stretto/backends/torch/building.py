@@ -10,6 +10,7 @@ from stretto.backends.torch.families import LAYERS, layer_inputs
 from stretto.backends.torch.layout import KVLayout, lay_out
 from stretto.backends.torch.linear import ProjectionChoice
 from stretto.backends.torch.loading import LayerParts, Loader, ModelParts
+from stretto.backends.torch.offload import Offloader
 from stretto.backends.torch.rope import Rope
 from stretto.weights.config import ModelConfig
 from stretto.weights.rope_config import RopeConfig
@@ -38,6 +39,8 @@ def load_decoder(
     dtype: torch.dtype,
     projection: ProjectionChoice,
     report: ProgressReport,
+    gpu_layers: int | None = None,
+    offloader: Offloader | None = None,
 ) -> OwnModel:
     """Decode and place all weights; projections that share their input are laid into one matrix.
 
@@ -45,6 +48,7 @@ def load_decoder(
 
     Args:
         context_tokens: the longest sequence there may be; see ``RopeConfig.for_context``.
+        gpu_layers, offloader: layers from that number on are made by the offloader.
 
     Raises:
         StartupError: ``model_invalid``, for weights that are not finite numbers.
@@ -56,7 +60,11 @@ def load_decoder(
     ropes = rope_kinds(config)
     embedding = parts.table("model.embed_tokens.weight")
     make = LAYERS[config.family]
-    layers = tuple(make(LayerParts(loader, config, number, layout, ropes)) for number in range(config.layers))
+    on_device = config.layers if gpu_layers is None else gpu_layers
+    layers = tuple(
+        make(LayerParts(loader, config, number, layout, ropes, offloader if number >= on_device else None))
+        for number in range(config.layers)
+    )
     norm = parts.norm("model.norm")
     head = projection.make(embedding, None) if config.tied_embeddings else parts.matrix("lm_head.weight")
     inputs = layer_inputs(parts)

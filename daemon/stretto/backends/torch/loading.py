@@ -7,7 +7,7 @@ to drop.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from stretto.backends.torch.attention import ScoreRule
 from stretto.backends.torch.layout import KVLayout
 from stretto.backends.torch.linear import Projection
 from stretto.backends.torch.norm import HeadNorm, Norm
+from stretto.backends.torch.offload import MakeProjection, Offloader
 from stretto.backends.torch.parts import ACTIVATIONS, GatedFeedForward, Mixture, SelfAttention
 from stretto.errors import StartupError
 from stretto.weights.blocks import RawTensor, dequantise
@@ -29,12 +30,18 @@ _SLICE_VALUES = 1 << 22
 _PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
+def layer_counts(source: ModelSource) -> list[int]:
+    """How many weights each layer has in matrices, which can be offloaded."""
+    counts = [0] * source.config.layers
+    for name, shape in source.config.tensor_shapes().items():
+        if len(shape) > 1 and name.startswith("model.layers."):
+            counts[int(name.split(".")[2])] += math.prod(shape)
+    return counts
+
+
 def weight_count(source: ModelSource) -> int:
     """How many weights a model has, a tied table counted once."""
     return sum(math.prod(shape) for shape in source.config.tensor_shapes().values())
-
-
-MakeProjection = Callable[[Tensor, Tensor | None], Projection]
 
 
 class Loader:
@@ -65,8 +72,10 @@ class Loader:
         self.nbytes = 0
         report(PHASE, 0.0)
 
-    def tensor(self, *names: str, dtype: torch.dtype | None = None) -> Tensor:
-        """One tensor, or several below each other.
+    def tensor(
+        self, *names: str, dtype: torch.dtype | None = None, device: torch.device | None = None
+    ) -> Tensor:
+        """One tensor, or several below each other; in another dtype or place than the model's if those are given.
 
         Raises:
             StartupError: ``model_invalid``, for weights that are not finite numbers.
@@ -75,7 +84,7 @@ class Loader:
         out = torch.empty(
             (sum(shape[0] for shape in shapes), *shapes[0][1:]),
             dtype=dtype or self.dtype,
-            device=self._device,
+            device=device or self._device,
         )
         row = 0
         for name, shape in zip(names, shapes, strict=True):
@@ -92,7 +101,7 @@ class Loader:
         step = max(1, _SLICE_VALUES // columns)
         for start in range(0, rows, step):
             part = target[start : start + step]
-            if self._device.type == "cpu" and _PLAIN.get(raw.encoding) == target.dtype:
+            if target.device.type == "cpu" and _PLAIN.get(raw.encoding) == target.dtype:
                 part.view(torch.uint8).numpy()[...] = raw.data[start : start + step]
             else:
                 part.copy_(torch.from_numpy(dequantise(raw, slice(start, start + step))))
@@ -114,9 +123,12 @@ class ModelParts:
         config: the architecture.
     """
 
-    def __init__(self, loader: Loader, config: ModelConfig) -> None:
+    def __init__(self, loader: Loader, config: ModelConfig, offloader: Offloader | None = None) -> None:
+        """``offloader``: makes the matrices, if they are not to lie on the device."""
         self.config = config
         self._loader = loader
+        self._make = loader.projection if offloader is None else offloader.make
+        self._place = None if offloader is None else offloader.host
         # Where a family's norms have an offset, or many of them follow each other, they are multiplied before rounding.
         self._norm_dtype = torch.float32 if config.residual_norms else loader.dtype
 
@@ -130,10 +142,14 @@ class ModelParts:
 
     def matrix(self, *names: str, bias: Sequence[str] = ()) -> Projection:
         """A projection of one matrix, or of several below each other."""
-        weight = self._loader.tensor(*(self._full(name) for name in names))
-        return self._loader.projection(
-            weight, self._loader.tensor(*(self._full(name) for name in bias)) if bias else None
+        weight, added = (
+            self._loader.tensor(*(self._full(name) for name in listed), device=self._place)
+            if listed
+            else None
+            for listed in (names, bias)
         )
+        assert weight is not None
+        return self._make(weight, added)
 
     def norm(self, name: str) -> Norm:
         """A norm over the hidden size, by its name without ``.weight``."""
@@ -156,9 +172,15 @@ class LayerParts(ModelParts):
     """
 
     def __init__(
-        self, loader: Loader, config: ModelConfig, number: int, layout: KVLayout, ropes: Sequence[RopeConfig]
+        self,
+        loader: Loader,
+        config: ModelConfig,
+        number: int,
+        layout: KVLayout,
+        ropes: Sequence[RopeConfig],
+        offloader: Offloader | None = None,
     ) -> None:
-        super().__init__(loader, config)
+        super().__init__(loader, config, offloader)
         self.number = number
         self._layout, self._ropes = layout, ropes
 
@@ -204,11 +226,13 @@ class LayerParts(ModelParts):
         """The layer's experts, without what chooses among them."""
         experts, activation = self.config.experts, ACTIVATIONS[self.config.activation]
         assert experts is not None
-        project = self._loader.projection
         if experts.beside_dense:
-            gate_up, down = self.table("experts.gate_up_proj"), self.table("experts.down_proj")
+            gate_up, down = (
+                self._loader.tensor(self._full(f"experts.{name}"), device=self._place)
+                for name in ("gate_up_proj", "down_proj")
+            )
             made = [
-                GatedFeedForward(project(first, None), project(second, None), activation)
+                GatedFeedForward(self._make(first, None), self._make(second, None), activation)
                 for first, second in zip(gate_up, down, strict=True)
             ]
         else:

@@ -21,15 +21,16 @@ from stretto.backends.base import (
     ProgressReport,
 )
 from stretto.backends.chunks import StepLimits
-from stretto.backends.host import shown
+from stretto.backends.host import host_memory, shown
 from stretto.backends.torch.building import load_decoder
 from stretto.backends.torch.decoder import StepTensors
 from stretto.backends.torch.device import choose_device, choose_dtype, choose_threads
 from stretto.backends.torch.kv import KVPool
 from stretto.backends.torch.layout import KVLayout
 from stretto.backends.torch.linear import choose_projection
-from stretto.backends.torch.loading import weight_count
+from stretto.backends.torch.loading import layer_counts, weight_count
 from stretto.backends.torch.memory import device_memory
+from stretto.backends.torch.offload import Offload, Offloader, layers_that_fit
 from stretto.backends.torch.placing import place_step
 from stretto.backends.torch.plan import Span, StepPlan, plan_step
 from stretto.errors import StartupError
@@ -75,6 +76,7 @@ class Runtime:
         dtype: str,
         threads: int | None,
         context_tokens: int | None,
+        offload: Offload | None,
         report: ProgressReport,
     ) -> None:
         """Choose device, dtype and threads, then load. Raises StartupError, and what ``report`` raises."""
@@ -92,6 +94,11 @@ class Runtime:
         self._threads = choose_threads(threads)
         torch.set_num_threads(self._threads.threads)
         self._projection = choose_projection(self._device, self._dtype)
+        self._offloader: Offloader | None = None
+        self._offloaded_bytes = 0
+        self._gpu_layers: int | None = None
+        if offload is not None:
+            self._plan_offload(source, offload)
         self._foreign = source if isinstance(source, ForeignCheckpoint) else None
         self._pools: tuple[KVPool, ...] = ()
         self._steps = self._tokens = self._gathered = 0
@@ -116,6 +123,33 @@ class Runtime:
             dtype=self._dtype,
             projection=self._projection,
             report=report,
+            gpu_layers=self._gpu_layers,
+            offloader=self._offloader,
+        )
+
+    def _plan_offload(self, source: Source, asked: Offload) -> None:
+        """Choose the layers whose matrices stay in the host's memory."""
+        if isinstance(source, ForeignCheckpoint):
+            raise StartupError(
+                f"{source.reason} Models that transformers computes cannot be offloaded.",
+                code="model_unsupported",
+                remedy="Leave --offload out.",
+            )
+        host = torch.device("cpu")
+        sizes = [count * self._dtype.itemsize for count in layer_counts(source)]
+        self._gpu_layers = asked.gpu_layers
+        if self._gpu_layers is None:
+            rest = weight_count(source) * self._dtype.itemsize - sum(sizes)
+            free = device_memory(self._device).free_bytes
+            self._gpu_layers = layers_that_fit(sizes, rest, free)
+        self._gpu_layers = min(self._gpu_layers, len(sizes))
+        self._offloaded_bytes = sum(sizes[self._gpu_layers :])
+        self._offloader = Offloader(
+            asked,
+            device=self._device,
+            on_device=self._projection.make,
+            on_host=choose_projection(host, self._dtype).make,
+            host=host,
         )
 
     @property
@@ -237,12 +271,16 @@ class Runtime:
             "matmul_reason": self._projection.reason,
             "torch": str(torch.__version__),
             **self._model_code(),
+            **({} if self._offloader is None else {"offload": self._offload_stats(self._offloader)}),
             "weights_bytes": self._model.nbytes,
             "kv_bytes": self._kv_bytes,
             "steps": self._steps,
             "tokens": self._tokens,
             "gathered_sequences": self._gathered,
         }
+
+    def _offload_stats(self, offloader: Offloader) -> dict[str, object]:
+        return {"gpu_layers": self._gpu_layers, **offloader.stats()}
 
     def _model_code(self) -> dict[str, object]:
         """Whose code computes, where it is not ours."""
@@ -256,7 +294,10 @@ class Runtime:
 
     def _check_room(self, source: Source) -> None:
         """Before any weight is read, so that the machine is not driven into swapping first."""
-        if _weights(source) * self._dtype.itemsize > device_memory(self._device).free_bytes:
+        needed = _weights(source) * self._dtype.itemsize - self._offloaded_bytes
+        if needed > device_memory(self._device).free_bytes or (
+            self._device.type != "cpu" and self._offloaded_bytes > host_memory().free_bytes
+        ):
             raise self._no_room(source)
 
     def _no_room(self, source: Source) -> StartupError:
