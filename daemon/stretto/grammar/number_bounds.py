@@ -19,17 +19,17 @@ def mend_bounds(node: dict[str, Any]) -> None:
         ("exclusiveMinimum", "minimum", ("maximum", "exclusiveMaximum"), 1),
         ("exclusiveMaximum", "maximum", ("minimum", "exclusiveMinimum"), -1),
     ):
-        bound = node.get(excluded)
-        far = [node[name] for name in others if _is_number(node.get(name))]
-        if not _is_number(bound) or not float(bound).is_integer() or not far:
+        bound = _number(node.get(excluded))
+        far = [other for name in others if (other := _number(node.get(name))) is not None]
+        if bound is None or not float(bound).is_integer() or not far:
             continue
         width = min((other - bound) * way for other in far)
         if 0 < width < 1:
             near = bound + max(width * _SHARE, abs(math.nextafter(bound, bound + way) - bound)) * way
-            closest = max if way > 0 else min
-            node[included] = closest(near, node[included]) if _is_number(node.get(included)) else near
+            known = _number(node.get(included))
+            node[included] = near if known is None else max(near, known) if way > 0 else min(near, known)
             del node[excluded]
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
