@@ -1,8 +1,8 @@
 """Three hundred JSON Schemas against a running daemon: is every answer that ends by itself valid?
 
 Each schema of ``tests/support/grammar_schemas.py`` is sent once as ``response_format``. An answer that stops must be valid by the
-``jsonschema`` package, a refusal must be a 400 that names a place in the schema, and no answer may fill up with white space. Prints what
-broke, and the counts.
+``jsonschema`` package, a refusal must be a 400 that names a place in the schema, and no answer may fill up with white space. Prints how each
+went, and the counts; ends with 1 if anything is wrong.
 
     stretto serve --backend native &
     python benchmarks/schemas.py --url http://127.0.0.1:8080
@@ -109,10 +109,12 @@ def main() -> int:
             pool.submit(ask, args.url, model, name, schema, args.max_tokens)
             for name, schema in collection(args.count)
         ]
-        results = [each.result() for each in asked]
-    for result in results:
-        if result.wrong:
-            print(f"WRONG  {result.name}: {result.wrong}")
+        results = []
+        for each in asked:
+            result = each.result()
+            results.append(result)
+            told = f"WRONG: {result.wrong}" if result.wrong else f"{result.tokens} tokens"
+            print(f"{result.outcome:8}{result.name}: {told}", flush=True)
     outcomes = Counter(result.outcome for result in results)
     tokens = sum(result.tokens for result in results)
     wrong = sum(bool(result.wrong) for result in results)
