@@ -60,9 +60,12 @@ static void products(const Kernels *kernels, int encoding, int rows, int width, 
     float *x = floats(count), *out[2];
     for (int which = 0; which < 2; which++) {
         const Kernels *k = which ? kernels : &kernels_scalar;
-        Activations a = {columns, malloc(count), fine ? malloc(count) : NULL, malloc(count / 8), malloc(count / 8),
-                         malloc(count / 4)};
-        if (bits_of(encoding)) k->quantise(x, (int)count, a.values, a.fine, a.scales, a.sums, a.halves);
+        const int lanes = lanes_of(rows);
+        const size_t room = (size_t)((rows + lanes - 1) / lanes * lanes) * (size_t)columns;
+        Activations a = {columns, lanes, malloc(room), fine ? malloc(room) : NULL, malloc(room / 8), malloc(room / 8),
+                         malloc(room / 4)};
+        for (int row = 0; row < rows && bits_of(encoding); row++)
+            k->quantise(x + (size_t)row * (size_t)columns, columns, &a, row, 0);
         out[which] = calloc((size_t)(rows * width), sizeof(float));
         const Product product = {.quantised = &a, .plain = x, .rows = rows, .out = out[which], .out_stride = (size_t)width};
         for (int panel = 0; panel < matrix.panels; panel++) k->multiply(&matrix, panel, &product);

@@ -93,7 +93,8 @@ API int stretto_attend(const char *kernels, Attention *attention) {
 API int stretto_quantise(const char *kernels, const float *x, int columns, int8_t *values, int8_t *fine, float *scales,
                          float *sums, float *halves) {
     const Kernels *found = find_kernels(kernels);
-    if (found) found->quantise(x, columns, values, fine, scales, sums, halves);
+    const Activations to = {columns, 1, values, fine, scales, sums, halves};
+    if (found) found->quantise(x, columns, &to, 0, 0);
     return found != NULL;
 }
 
@@ -101,16 +102,17 @@ API int stretto_quantise(const char *kernels, const float *x, int columns, int8_
 API int stretto_multiply(const char *kernels, const Matrix *matrix, const float *x, int rows, const float *bias, int fine,
                          float *out) {
     const Kernels *found = find_kernels(kernels);
-    const size_t values = (size_t)rows * (size_t)matrix->columns;
+    const int lanes = lanes_of(rows);
+    const size_t values = (size_t)((rows + lanes - 1) / lanes * lanes) * (size_t)matrix->columns;
     Activations quantised = {
-        matrix->columns, malloc(values), fine ? malloc(values) : NULL, malloc(values / GROUP * 4 + 4),
+        matrix->columns, lanes, malloc(values), fine ? malloc(values) : NULL, malloc(values / GROUP * 4 + 4),
         malloc(values / GROUP * 4 + 4), malloc(values / PANEL * 4 + 4)};
     const int ready = found && quantised.values && (quantised.fine || !fine) && quantised.scales && quantised.sums &&
                       quantised.halves;
     if (ready) {
         if (bits_of(matrix->encoding))
-            found->quantise(x, (int)values, quantised.values, quantised.fine, quantised.scales, quantised.sums,
-                            quantised.halves);
+            for (int row = 0; row < rows; row++)
+                found->quantise(x + (size_t)row * (size_t)matrix->columns, matrix->columns, &quantised, row, 0);
         const Product product = {.quantised = &quantised, .plain = x, .rows = rows, .bias = bias, .out = out,
                                  .out_stride = (size_t)matrix->rows};
         for (int panel = 0; panel < matrix->panels; panel++) found->multiply(matrix, panel, &product);

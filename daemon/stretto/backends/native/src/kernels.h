@@ -10,15 +10,23 @@
 // Rows of activations, quantised in groups of 32: value = scales[group] * (values + fine / FINE_STEPS). Without `fine` they
 // have 8 bits, with it nearly 16. Sums (of what the products see, times the scale) undo the zero points of the weights;
 // `halves` are the sums of 16, which Q6_K needs.
-enum { FINE_STEPS = 254 };
+//
+// Rows lie `lanes` together, so that a product of several rows finds all it needs at fixed distances from one address:
+// values by quads of columns, [rows / lanes][columns / 4][lanes][4], the rest [rows / lanes][groups or halves][lanes].
+enum { FINE_STEPS = 254, LANES_MOST = 8 };
 typedef struct {
-    int32_t columns;
-    int8_t *values;   // [rows][columns]
-    int8_t *fine;     // the same, or NULL
-    float *scales;    // [rows][columns / 32]
-    float *sums;      // [rows][columns / 32]
-    float *halves;    // [rows][columns / 16]
+    int32_t columns, lanes;
+    int8_t *values, *fine;  // `fine` may be NULL
+    float *scales, *sums, *halves;
 } Activations;
+
+// A row alone lies as it is; more share their quads.
+static inline int lanes_of(int rows) { return rows == 1 ? 1 : LANES_MOST; }
+// Where a row's part from column `first` on begins among things of which a row has one every `columns` columns.
+static inline size_t lane_at(const Activations *x, int row, int first, int columns) {
+    const size_t tile = (size_t)(row / x->lanes) * (size_t)(x->columns / columns);
+    return (tile + (size_t)(first / columns)) * (size_t)x->lanes + (size_t)(row % x->lanes);
+}
 
 // The rows that one call of `multiply` computes.
 typedef struct {
@@ -50,8 +58,8 @@ typedef struct {
 
 typedef struct {
     const char *name;
-    // `fine` may be NULL.
-    void (*quantise)(const float *x, int columns, int8_t *values, int8_t *fine, float *scales, float *sums, float *halves);
+    // Columns `first` to `first + columns`, whole groups, of one row; `x` is the first of them.
+    void (*quantise)(const float *x, int columns, const Activations *to, int row, int first);
     void (*multiply)(const Matrix *matrix, int panel, const Product *product);
     void (*norm)(const float *x, const float *weight, int columns, float eps, float *out);
     void (*gate)(const float *gate, const float *up, int columns, float *out);

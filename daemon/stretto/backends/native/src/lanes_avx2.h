@@ -17,6 +17,8 @@ enum { EIGHT_BIT_ZERO = 0 };
 
 // Most rows of activations that one pass over a panel computes: what the registers hold.
 enum { TILE_MOST = 4 };
+// Planes of activations whose sums the registers hold together.
+enum { PLANES_AT_ONCE = 1 };
 
 typedef struct { __m256 a, b; } Floats;
 typedef struct { __m256i a, b; } Ints;

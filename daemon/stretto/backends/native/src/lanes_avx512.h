@@ -18,6 +18,8 @@ enum { EIGHT_BIT_ZERO = 128 };
 
 // Most rows of activations that one pass over a panel computes: what the registers hold.
 enum { TILE_MOST = 8 };
+// Planes of activations whose sums the registers hold together.
+enum { PLANES_AT_ONCE = 2 };
 
 typedef __m512 Floats;
 typedef __m512i Ints;

@@ -21,6 +21,8 @@ enum { EIGHT_BIT_ZERO = 0 };
 
 // Most rows of activations that one pass over a panel computes: what the registers hold.
 enum { TILE_MOST = 2 };
+// Planes of activations whose sums the registers hold together.
+enum { PLANES_AT_ONCE = 1 };
 
 typedef struct { float32x4_t part[4]; } Floats;
 typedef struct { int32x4_t part[4]; } Ints;

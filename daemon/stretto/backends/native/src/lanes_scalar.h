@@ -17,6 +17,8 @@ enum { EIGHT_BIT_ZERO = 0 };
 
 // Most rows of activations that one pass over a panel computes: what the registers hold.
 enum { TILE_MOST = 1 };
+// Planes of activations whose sums the registers hold together.
+enum { PLANES_AT_ONCE = 1 };
 
 typedef struct { float lane[16]; } Floats;
 typedef struct { int32_t lane[16]; } Ints;

@@ -35,64 +35,91 @@ LANE float zero_point(const int encoding) {
     }
 }
 
-// Adds one group's share to the sums of `count` rows. `encoding` and `count` are constants where this is inlined.
-LANE void add_group(const int encoding, const int count, const Matrix *m, size_t panel, int group, const uint8_t *values,
-                    const Activations *x, size_t row, Floats *sums) {
-    const int bits = bits_of(encoding), halves = encoding == Q6_K ? 2 : 1, quads = 8 / halves;
-    const size_t columns = (size_t)x->columns, groups = columns / GROUP;
-    for (int half = 0; half < halves; half++) {
-        Floats products[8];
+// What the products of one group read, at the first of the rows; rows are neighbours, quads and halves lie `lanes` apart.
+typedef struct {
+    const int8_t *planes[2];
+    const float *scales, *sums, *halves;
+} Lanes;
+
+// Products of one group's quads, or half of them, with `count` rows. Everything but the pointers is constant where this
+// is inlined.
+LANE void multiply_quads(const int bits, const int count, const int lanes, const int planes, const int first,
+                         const int quads, const uint8_t *values, const Lanes *x, Floats *products) {
+    Floats step = f_set(1.0f);
+#pragma GCC unroll 2
+    for (int pass = 0; pass < planes; pass += PLANES_AT_ONCE) {
+        const int together = planes - pass < PLANES_AT_ONCE ? planes - pass : PLANES_AT_ONCE;
+        // Few rows: two chains of dependent products instead of one.
+        Ints even[2][LANES_MOST], odd[2][LANES_MOST];
+#pragma GCC unroll 2
+        for (int plane = 0; plane < together; plane++)
 #pragma GCC unroll 8
-        for (int i = 0; i < count; i++) products[i] = f_set(0);
-        Floats step = f_set(1.0f);
-        // The second plane finds the weights in the first-level cache.
-        for (const int8_t *plane = x->values; plane; plane = plane == x->values ? x->fine : NULL) {
-            // Few rows: two chains of dependent products instead of one.
-            Ints even[8], odd[8];
+            for (int i = 0; i < count; i++) even[plane][i] = odd[plane][i] = i_zero();
 #pragma GCC unroll 8
-            for (int i = 0; i < count; i++) even[i] = odd[i] = i_zero();
-#pragma GCC unroll 8
-            for (int quad = half * quads; quad < (half + 1) * quads; quad++) {
-                const Bytes weights = load_quad(bits, values, quad);
+        for (int quad = first; quad < first + quads; quad++) {
+            const Bytes weights = load_quad(bits, values, quad);
+#pragma GCC unroll 2
+            for (int plane = 0; plane < together; plane++)
 #pragma GCC unroll 8
                 for (int i = 0; i < count; i++) {
-                    const int8_t *at = plane + (row + (size_t)i) * columns + (size_t)(group * GROUP + quad * 4);
-                    Ints *sum = count <= 2 && quad & 1 ? &odd[i] : &even[i];
+                    const int8_t *at = x->planes[pass + plane] + 4 * (quad * lanes + i);
+                    Ints *sum = count <= 2 && quad & 1 ? &odd[plane][i] : &even[plane][i];
                     *sum = bits == 8 ? i_dot8(*sum, weights, at) : i_dot(*sum, weights, at);
                 }
-            }
+        }
+#pragma GCC unroll 2
+        for (int plane = 0; plane < together; plane++) {
 #pragma GCC unroll 8
             for (int i = 0; i < count; i++) {
-                const Floats whole = f_ints(count <= 2 ? i_add(even[i], odd[i]) : even[i]);
-                products[i] = f_fma(whole, step, products[i]);
+                const Floats whole = f_ints(count <= 2 ? i_add(even[plane][i], odd[plane][i]) : even[plane][i]);
+                products[i] = pass + plane ? f_fma(whole, step, products[i]) : whole;
             }
             step = f_set(1.0f / FINE_STEPS);
         }
+    }
+}
+
+// Adds one group's share to the sums of `count` rows.
+LANE void add_group(const int encoding, const int count, const int lanes, const int planes, const Matrix *m, size_t panel,
+                    int group, const uint8_t *values, const Lanes *x, Floats *sums) {
+    const int halves = encoding == Q6_K ? 2 : 1, quads = 8 / halves;
+#pragma GCC unroll 2
+    for (int half = 0; half < halves; half++) {
+        Floats products[LANES_MOST];
+        multiply_quads(bits_of(encoding), count, lanes, planes, half * quads, quads, values, x, products);
         const Floats scale = load_scale(encoding, m, panel, group, half);
         const Floats offset = has_offsets(encoding) ? load_offset(encoding, m, panel, group) : f_set(0);
         const Floats zero = f_set(zero_point(encoding));
 #pragma GCC unroll 8
         for (int i = 0; i < count; i++) {
-            const size_t at = (row + (size_t)i) * groups + (size_t)group;
-            Floats part = f_mul(products[i], f_set(x->scales[at]));
-            const float *sum = halves == 2 ? x->halves + 2 * at + half : x->sums + at;
-            if (zero_point(encoding) != 0) part = f_nfma(zero, f_set(*sum), part);
+            Floats part = f_mul(products[i], f_set(x->scales[i]));
+            const Floats sum = f_set(halves == 2 ? x->halves[half * lanes + i] : x->sums[i]);
+            if (zero_point(encoding) != 0) part = f_nfma(zero, sum, part);
             sums[i] = f_fma(scale, part, sums[i]);
             if (has_offsets(encoding))
-                sums[i] = is_super(encoding) ? f_nfma(offset, f_set(*sum), sums[i]) : f_fma(offset, f_set(*sum), sums[i]);
+                sums[i] = is_super(encoding) ? f_nfma(offset, sum, sums[i]) : f_fma(offset, sum, sums[i]);
         }
     }
 }
 
-LANE void multiply_groups(const int encoding, const int count, const Matrix *m, int panel, const Activations *x, int row,
-                          Floats *sums) {
+LANE void multiply_groups(const int encoding, const int count, const int lanes, const int planes, const Matrix *m, int panel,
+                          const Activations *a, int row, Floats *sums) {
     const int groups = m->columns / GROUP;
-    const size_t size = (size_t)group_bytes(encoding);
+    const size_t size = (size_t)group_bytes(encoding), at = lane_at(a, row, 0, GROUP);
     const uint8_t *values = m->values + (size_t)panel * (size_t)groups * size;
-    for (int group = 0; group < groups; group++, values += size) {
+    Lanes x = {.scales = a->scales + at, .sums = a->sums + at, .halves = a->halves + lane_at(a, row, 0, PANEL)};
+    x.planes[0] = a->values + 4 * lane_at(a, row, 0, 4);
+    x.planes[1] = planes == 2 ? a->fine + 4 * lane_at(a, row, 0, 4) : NULL;
+    for (int group = 0; group < groups; group++) {
         // The panel streams from memory once a step: ask for it a few groups ahead.
         for (size_t line = 0; line < size; line += 64) __builtin_prefetch(values + 4 * size + line);
-        add_group(encoding, count, m, (size_t)panel, group, values, x, (size_t)row, sums);
+        add_group(encoding, count, lanes, planes, m, (size_t)panel, group, values, &x, sums);
+        values += size;
+        x.planes[0] += GROUP * lanes;
+        if (planes == 2) x.planes[1] += GROUP * lanes;
+        x.scales += lanes;
+        x.sums += lanes;
+        x.halves += 2 * lanes;
     }
 }
 
@@ -106,7 +133,7 @@ LANE void multiply_plain(const int encoding, const int count, const Matrix *m, i
     const size_t columns = (size_t)m->columns, size = (size_t)(encoding == F32 ? 4 : 2) * PANEL;
     const uint8_t *values = m->values + (size_t)panel * columns * size;
     const float *first = x + (size_t)row * columns;
-    Floats odd[8];
+    Floats odd[LANES_MOST];
 #pragma GCC unroll 8
     for (int i = 0; i < count; i++) odd[i] = f_set(0);
     size_t column = 0;
@@ -146,34 +173,44 @@ LANE Floats load_bias(const Product *p, int panel, int width) {
     return f_load(lanes);
 }
 
-LANE void multiply_tile(const int encoding, const int count, const Matrix *m, int panel, const Product *p, int row) {
+LANE void multiply_tile(const int encoding, const int count, const int lanes, const int planes, const Matrix *m, int panel,
+                        const Product *p, int row) {
     const int left = m->rows - panel * PANEL, width = left < PANEL ? left : PANEL;
     const Floats bias = load_bias(p, panel, width);
-    Floats sums[8];
+    Floats sums[LANES_MOST];
 #pragma GCC unroll 8
     for (int i = 0; i < count; i++) sums[i] = bias;
-    if (bits_of(encoding)) multiply_groups(encoding, count, m, panel, p->quantised, row, sums);
+    if (bits_of(encoding)) multiply_groups(encoding, count, lanes, planes, m, panel, p->quantised, row, sums);
     else multiply_plain(encoding, count, m, panel, p->plain, row, sums);
 #pragma GCC unroll 8
     for (int i = 0; i < count; i++) store_sums(p, panel, width, row + i, sums[i]);
 }
 
-LANE void multiply_rows(const int encoding, const Matrix *m, int panel, const Product *p) {
+LANE void multiply_rows(const int encoding, const int lanes, const int planes, const Matrix *m, int panel, const Product *p) {
     int row = p->first;
     const int end = p->first + p->rows;
     // The conditions on TILE_MOST are constants: each instruction set has the tiles that its registers hold.
-    if (TILE_MOST >= 8)
-        for (; end - row >= 8; row += 8) multiply_tile(encoding, 8, m, panel, p, row);
-    if (TILE_MOST >= 4)
-        for (; end - row >= 4; row += 4) multiply_tile(encoding, 4, m, panel, p, row);
-    if (TILE_MOST == 2 || TILE_MOST == 8)
-        for (; end - row >= 2; row += 2) multiply_tile(encoding, 2, m, panel, p, row);
-    for (; row < end; row++) multiply_tile(encoding, 1, m, panel, p, row);
+    if (TILE_MOST >= 8 && lanes == 8)
+        for (; end - row >= 8; row += 8) multiply_tile(encoding, 8, lanes, planes, m, panel, p, row);
+    if (TILE_MOST >= 4 && lanes == 8)
+        for (; end - row >= 4; row += 4) multiply_tile(encoding, 4, lanes, planes, m, panel, p, row);
+    if ((TILE_MOST == 2 || TILE_MOST == 8) && lanes == 8)
+        for (; end - row >= 2; row += 2) multiply_tile(encoding, 2, lanes, planes, m, panel, p, row);
+    for (; row < end; row++) multiply_tile(encoding, 1, lanes, planes, m, panel, p, row);
+}
+
+LANE void multiply_any(const int encoding, const Matrix *m, int panel, const Product *p) {
+    const Activations *x = p->quantised;
+    if (!bits_of(encoding)) multiply_rows(encoding, LANES_MOST, 1, m, panel, p);
+    else if (x->lanes == 1 && x->fine) multiply_rows(encoding, 1, 2, m, panel, p);
+    else if (x->lanes == 1) multiply_rows(encoding, 1, 1, m, panel, p);
+    else if (x->fine) multiply_rows(encoding, LANES_MOST, 2, m, panel, p);
+    else multiply_rows(encoding, LANES_MOST, 1, m, panel, p);
 }
 
 // One function an encoding, so that each is compiled with its constants.
 #define MULTIPLY(name, encoding) \
-    KERNEL __attribute__((noinline)) void name(const Matrix *m, int panel, const Product *p) { multiply_rows(encoding, m, panel, p); }
+    KERNEL __attribute__((noinline)) void name(const Matrix *m, int panel, const Product *p) { multiply_any(encoding, m, panel, p); }
 MULTIPLY(multiply_f32, F32)
 MULTIPLY(multiply_f16, F16)
 MULTIPLY(multiply_bf16, BF16)

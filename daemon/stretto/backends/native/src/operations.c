@@ -6,16 +6,23 @@
 
 enum { GATE_COLUMNS = 256, INPUT_BYTES = 1 << 18 };
 
+// The activations of an operation: how they lie depends on the rows of the step alone.
+static Activations step_activations(const Model *model, const Op *op, int rows, int columns) {
+    Activations x = model->quantised;
+    x.columns = columns;
+    x.lanes = lanes_of(rows);
+    if (!(op->flags & FLAG_FINE)) x.fine = NULL;
+    return x;
+}
+
 static float *buffer_row(const Model *model, int buffer, int row) {
     return model->buffers[buffer] + (size_t)row * (size_t)model->widths[buffer];
 }
 
 // Part of a row, from `first` on: columns are whole groups.
-static void quantise_part(Model *model, const Op *op, const float *x, int row, int width, int first, int columns) {
-    Activations *to = &model->quantised;
-    const size_t at = (size_t)row * (size_t)width + (size_t)first;
-    model->kernels->quantise(x, columns, to->values + at, op->flags & FLAG_FINE ? to->fine + at : NULL,
-                             to->scales + at / GROUP, to->sums + at / GROUP, to->halves + at / PANEL);
+static void quantise_part(Model *model, const Op *op, int rows, const float *x, int row, int width, int first, int columns) {
+    const Activations to = step_activations(model, op, rows, width);
+    model->kernels->quantise(x, columns, &to, row, first);
 }
 
 static void embed_row(Model *model, const Op *op, int row) {
@@ -30,16 +37,16 @@ static void embed_row(Model *model, const Op *op, int row) {
     }
 }
 
-static void norm_row(Model *model, const Op *op, int row) {
+static void norm_row(Model *model, const Op *op, int rows, int row) {
     const int width = model->widths[op->output];
     float *out = buffer_row(model, op->output, row);
     model->kernels->norm(buffer_row(model, op->input, row), op->vector, width, model->plan.eps, out);
-    if (op->flags & FLAG_QUANTISE) quantise_part(model, op, out, row, width, 0, width);
+    if (op->flags & FLAG_QUANTISE) quantise_part(model, op, rows, out, row, width, 0, width);
 }
 
-static void quantise_row(Model *model, const Op *op, int row) {
+static void quantise_row(Model *model, const Op *op, int rows, int row) {
     const int width = model->widths[op->input];
-    quantise_part(model, op, buffer_row(model, op->input, row), row, width, 0, width);
+    quantise_part(model, op, rows, buffer_row(model, op->input, row), row, width, 0, width);
 }
 
 static uint16_t to_bf16(float value) {
@@ -159,14 +166,14 @@ static int share(const Model *model, int count) {
 
 static int pieces_of(int count, int grain) { return (count + grain - 1) / grain; }
 
-static void gate_part(Model *model, const Op *op, int part) {
+static void gate_part(Model *model, const Op *op, int rows, int part) {
     const int width = model->widths[op->output], parts = pieces_of(width, GATE_COLUMNS);
     const int row = part / parts, first = part % parts * GATE_COLUMNS;
     const int columns = width - first < GATE_COLUMNS ? width - first : GATE_COLUMNS;
     const float *gates = buffer_row(model, op->input, row) + first;
     float *out = buffer_row(model, op->output, row) + first;
     model->kernels->gate(gates, gates + width, columns, out);
-    if (op->flags & FLAG_QUANTISE) quantise_part(model, op, out, row, width, first, columns);
+    if (op->flags & FLAG_QUANTISE) quantise_part(model, op, rows, out, row, width, first, columns);
 }
 
 // Rows go in blocks whose activations stay in the second-level cache while all panels pass by.
@@ -174,8 +181,8 @@ typedef struct { int block, blocks, grain, strips; } Tiling;
 
 static Tiling tile_product(const Model *model, const Matrix *matrix, int rows) {
     Tiling t;
-    t.block = INPUT_BYTES / (matrix->columns * (bits_of(matrix->encoding) ? 1 : 4)) / 8 * 8;
-    if (t.block < 8) t.block = 8;
+    t.block = INPUT_BYTES / (matrix->columns * (bits_of(matrix->encoding) ? 1 : 4)) / LANES_MOST * LANES_MOST;
+    if (t.block < LANES_MOST) t.block = LANES_MOST;
     t.blocks = pieces_of(rows, t.block);
     t.grain = matrix->panels / (pool_workers(model->pool) * 8);
     t.grain = t.grain < 1 ? 1 : t.grain > 16 ? 16 : t.grain;
@@ -187,9 +194,7 @@ static void multiply_piece(Model *model, const Op *op, int rows, int piece) {
     const Matrix *matrix = op->matrix;
     const Tiling t = tile_product(model, matrix, rows);
     const int first = piece % t.strips * t.grain, last = first + t.grain < matrix->panels ? first + t.grain : matrix->panels;
-    Activations x = model->quantised;
-    x.columns = matrix->columns;
-    if (!(op->flags & FLAG_FINE)) x.fine = NULL;
+    const Activations x = step_activations(model, op, rows, matrix->columns);
     Product product = {.quantised = &x, .bias = op->vector, .accumulate = op->flags & FLAG_ACCUMULATE};
     if (!bits_of(matrix->encoding)) product.plain = model->buffers[op->input];
     product.out_stride = (size_t)(op->output == LOGITS ? model->plan.vocab : model->widths[op->output]);
@@ -225,14 +230,14 @@ int op_pieces(const Model *model, const Op *op, int rows) {
     }
 }
 
-static void row_piece(Model *model, const Op *op, int row) {
+static void row_piece(Model *model, const Op *op, int rows, int row) {
     switch (op->kind) {
     case EMBED: embed_row(model, op, row); break;
-    case NORM: norm_row(model, op, row); break;
-    case QUANTISE: quantise_row(model, op, row); break;
+    case NORM: norm_row(model, op, rows, row); break;
+    case QUANTISE: quantise_row(model, op, rows, row); break;
     case ROTATE: rotate_row(model, op, row); break;
     case MERGE: merge_row(model, op, row); break;
-    case GATE: gate_part(model, op, row); break;
+    case GATE: gate_part(model, op, rows, row); break;
     default: break;
     }
 }
@@ -244,7 +249,7 @@ void op_piece(Model *model, const Op *op, int rows, int piece, int worker) {
     case SELECT: select_rows(model, op); break;
     default: {
         const int count = op->kind == GATE ? gate_parts(model, op, rows) : rows, grain = share(model, count);
-        for (int i = piece * grain; i < count && i < (piece + 1) * grain; i++) row_piece(model, op, i);
+        for (int i = piece * grain; i < count && i < (piece + 1) * grain; i++) row_piece(model, op, rows, i);
     }
     }
 }

@@ -23,27 +23,40 @@ LANE Floats f_rest(Floats x, Floats inverse, Floats rounded) {
     return f_round(f_mul(rest, f_set(FINE_STEPS)));
 }
 
-KERNEL void quantise(const float *x, int columns, int8_t *values, int8_t *fine, float *scales, float *sums, float *halves) {
-    for (int group = 0; group < columns / GROUP; group++, x += GROUP, values += GROUP) {
+// 32 values of a row to its lane.
+LANE void store_group(int8_t *to, int lanes, Floats low, Floats high) {
+    int8_t together[GROUP];
+    int8_t *whole = lanes == 1 ? to : together;
+    f_store_int8(whole, low);
+    f_store_int8(whole + PANEL, high);
+    if (lanes > 1)
+        for (int quad = 0; quad < GROUP / 4; quad++) memcpy(to + 4 * quad * lanes, together + 4 * quad, 4);
+}
+
+KERNEL void quantise(const float *x, int columns, const Activations *to, int row, int first) {
+    const int lanes = to->lanes;
+    size_t values = 4 * lane_at(to, row, first, 4), at = lane_at(to, row, first, GROUP), half = lane_at(to, row, first, PANEL);
+    for (int group = 0; group < columns / GROUP; group++, x += GROUP) {
         const Floats low = f_load(x), high = f_load(x + PANEL);
         const float most = f_highest(f_max(f_abs(low), f_abs(high)));
         const float scale = most / 127.0f;
         // A scale that has no finite inverse belongs to values that are zeros beside everything else.
         const Floats inverse = f_set(most > 1e-30f ? 127.0f / most : 0.0f);
         Floats a = f_round(f_mul(low, inverse)), b = f_round(f_mul(high, inverse));
-        f_store_int8(values, a);
-        f_store_int8(values + PANEL, b);
-        if (fine) {
+        store_group(to->values + values, lanes, a, b);
+        if (to->fine) {
             const Floats c = f_rest(low, inverse, a), d = f_rest(high, inverse, b);
-            f_store_int8(fine + group * GROUP, c);
-            f_store_int8(fine + group * GROUP + PANEL, d);
+            store_group(to->fine + values, lanes, c, d);
             a = f_fma(c, f_set(1.0f / FINE_STEPS), a);
             b = f_fma(d, f_set(1.0f / FINE_STEPS), b);
         }
-        scales[group] = scale;
-        halves[2 * group] = scale * f_sum(a);
-        halves[2 * group + 1] = scale * f_sum(b);
-        sums[group] = scale * (f_sum(a) + f_sum(b));
+        to->scales[at] = scale;
+        to->halves[half] = scale * f_sum(a);
+        to->halves[half + (size_t)lanes] = scale * f_sum(b);
+        to->sums[at] = to->halves[half] + to->halves[half + (size_t)lanes];
+        values += (size_t)(GROUP * lanes);
+        at += (size_t)lanes;
+        half += 2 * (size_t)lanes;
     }
 }
 

@@ -13,6 +13,7 @@ static int renew(void **memory, size_t bytes) {
 int room_for_rows(Model *model, int rows) {
     if (rows <= model->rows_room) return 1;
     const Plan *plan = &model->plan;
+    rows = (rows + LANES_MOST - 1) / LANES_MOST * LANES_MOST;
     const size_t n = (size_t)rows, widest = (size_t)plan->widest;
     size_t bytes = 0;
     int done = 1;
