@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import stretto.backends.host
 import stretto.backends.mlx
 import stretto.backends.native
 import stretto.backends.torch
@@ -36,10 +37,41 @@ def chosen(model: Path, **flags: str) -> str:
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    ("flags", "name"), [({}, "torch"), ({"backend": "torch"}, "torch"), ({"backend": "native"}, "native")]
+    ("flags", "name"),
+    [
+        ({}, "native"),
+        ({"device": "cpu"}, "native"),
+        ({"backend": "native"}, "native"),
+        ({"backend": "torch"}, "torch"),
+        ({"dtype": "float32"}, "torch"),
+    ],
 )
 def test_with_both_at_hand(model: Path, flags: dict[str, str], name: str) -> None:
     assert chosen(model, **flags) == name
+
+
+@pytest.mark.torch
+def test_pytorch_computes_what_is_not_quantised_and_where_there_is_a_gpu(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plain").mkdir()
+    plain = tiny_gguf(tmp_path / "plain", quant="F32")
+    assert chosen(plain) == "torch"
+    assert chosen(plain, backend="native") == "native"
+    monkeypatch.setattr(stretto.backends.host, "GPU_DEVICES", (str(tmp_path),))
+    assert chosen(model) == "torch"
+    assert chosen(model, device="cpu") == "native"
+
+
+@pytest.mark.torch
+def test_activation_bits_are_for_the_native_kernels(model: Path) -> None:
+    assert chosen(model, activation_bits="8") == "native"
+    with pytest.raises(
+        SettingsError, match=r"activation_bits: 8 has no effect on .*, which PyTorch computes"
+    ):
+        chosen(model, activation_bits="8", dtype="float32")
+    with pytest.raises(SettingsError, match="no effect with backend torch"):
+        chosen(model, activation_bits="8", backend="torch")
 
 
 @pytest.mark.parametrize(
@@ -98,6 +130,7 @@ def test_what_is_packed_for_mlx_goes_there_unasked(packed: Path) -> None:
     assert caught.value.param == "threads"
 
 
+@pytest.mark.torch
 @pytest.mark.usefixtures("_mlx")
 def test_what_mlx_wrote_without_packing_goes_there_on_apples_chips(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -105,13 +138,11 @@ def test_what_mlx_wrote_without_packing_goes_there_on_apples_chips(
     plain = packed_directory(tmp_path / "plain", made_by="mlx")
     foreign = packed_directory(tmp_path / "foreign")
     for path in (plain, foreign):
-        with pytest.raises(StartupError, match="architectures is"):  # as PyTorch says it
-            chosen(path)
+        assert chosen(path) == "torch"  # by transformers: their architecture has no module here
         assert chosen(path, backend="mlx") == "mlx"
     monkeypatch.setattr(stretto.chosen, "_on_apple_chips", lambda: True)
     assert chosen(plain) == "mlx"
-    with pytest.raises(StartupError, match="architectures is"):
-        chosen(foreign)
+    assert chosen(foreign) == "torch"
 
 
 def test_without_mlx(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from stretto.errors import SettingsError, StartupError
 
 if TYPE_CHECKING:
     from stretto.settings import Settings
-    from stretto.weights import Checkpoint, ModelFiles
+    from stretto.weights import Checkpoint, ForeignCheckpoint, ModelFiles, ModelSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,49 +128,66 @@ def open_source(settings: Settings, path: Path) -> ModelFiles:
 
 
 def _choose_backend(settings: Settings, source: ModelFiles) -> tuple[str, Backend]:
-    """What was asked for; ``auto`` is PyTorch, which computes as exactly as its dtype, and without it the native kernels."""
+    """What was asked for. ``auto`` is what computes the model best here: the native kernels for quantised weights on a CPU,
+    PyTorch for all else."""
+    from stretto.backends.host import gpu_is_there
     from stretto.backends.native import NativeBackend, native_support
-    from stretto.backends.torch import TorchBackend, probe
+    from stretto.backends.torch import probe
     from stretto.weights import Checkpoint, ForeignCheckpoint, ModelSource
 
     if isinstance(source, Checkpoint) and not isinstance(source, ForeignCheckpoint):
         return "mlx", _mlx(settings, source)
-    assert isinstance(source, ModelSource | ForeignCheckpoint)
-    torch = None if settings.backend == "native" else probe()
-    if torch is not None and torch.available:
-        return "torch", TorchBackend(
-            source,
-            device=settings.device,
-            dtype=settings.dtype,
-            threads=settings.threads,
-            context_tokens=settings.max_context,
-            offload=settings.offload == "cpu",
-            gpu_layers=settings.gpu_layers,
-        )
-    # Without PyTorch, a device or a dtype that was asked for cannot be had: then it is better to say so.
+    if isinstance(source, ForeignCheckpoint):
+        return "torch", _torch(settings, source)
+    assert isinstance(source, ModelSource)
+    native = native_support(source)
+    # A device, a dtype or offloading that was asked for only PyTorch can have.
     native_will_do = (
-        settings.backend != "torch" and settings.device in ("auto", "cpu") and settings.dtype == "auto"
+        settings.backend != "torch"
+        and settings.device in ("auto", "cpu")
+        and settings.dtype == "auto"
+        and settings.offload != "cpu"
+        and native.available
     )
-    if torch is not None and isinstance(source, ForeignCheckpoint):
+    native_is_best = native.quantised and (settings.device == "cpu" or not gpu_is_there())
+    if native_will_do and (settings.backend == "native" or native_is_best or not probe().available):
+        bits = int(settings.activation_bits)
+        return "native", NativeBackend(source, threads=settings.threads, activation_bits=bits)
+    if settings.backend == "native":
         raise StartupError(
-            f"{source.reason} Only transformers on the torch backend might compute it, and {torch.reason}",
+            f"The native backend cannot be used here: {native.reason}.",
+            code="backend_unavailable",
+            remedy="Leave --backend out, and PyTorch computes.",
+        )
+    return "torch", _torch(settings, source)
+
+
+def _torch(settings: Settings, source: ModelSource | ForeignCheckpoint) -> Backend:
+    from stretto.backends.torch import TorchBackend, probe
+    from stretto.weights import ForeignCheckpoint
+
+    found = probe()
+    if not found.available and isinstance(source, ForeignCheckpoint):
+        raise StartupError(
+            f"{source.reason} Only transformers on the torch backend might compute it, and {found.reason}",
             code="backend_unavailable",
             remedy="Install both: pip install 'stretto[torch,transformers]'.",
         )
-    assert isinstance(source, ModelSource)
-    native = native_support(source)
-    if native_will_do and native.available:
-        return "native", NativeBackend(source, threads=settings.threads)
-    if torch is not None:
+    if not found.available:
         raise StartupError(
-            f"The torch backend cannot be used here: {torch.reason}",
+            f"The torch backend cannot be used here: {found.reason}",
             code="backend_unavailable",
             remedy="Install it with: pip install 'stretto[torch]'.",
         )
-    raise StartupError(
-        f"The native backend cannot be used here: {native.reason}.",
-        code="backend_unavailable",
-        remedy="Leave --backend out, and PyTorch computes.",
+    _refuse_activation_bits(settings, source.name, "PyTorch")
+    return TorchBackend(
+        source,
+        device=settings.device,
+        dtype=settings.dtype,
+        threads=settings.threads,
+        context_tokens=settings.max_context,
+        offload=settings.offload == "cpu",
+        gpu_layers=settings.gpu_layers,
     )
 
 
@@ -186,12 +203,21 @@ def _mlx(settings: Settings, checkpoint: Checkpoint) -> Backend:
             if checkpoint.quantization is not None
             else "Leave --backend out, and PyTorch computes.",
         )
+    _refuse_activation_bits(settings, checkpoint.name, "MLX")
     if settings.threads is not None:
         raise SettingsError(
             f"threads: {settings.threads} has no effect on {checkpoint.name}, which MLX computes. Leave it out.",
             param="threads",
         )
     return MLXBackend(checkpoint, device=settings.device, dtype=settings.dtype)
+
+
+def _refuse_activation_bits(settings: Settings, model: str, computes: str) -> None:
+    if settings.activation_bits != "16":
+        raise SettingsError(
+            f"activation_bits: {settings.activation_bits} has no effect on {model}, which {computes} computes. Leave it out.",
+            param="activation_bits",
+        )
 
 
 def _on_apple_chips() -> bool:

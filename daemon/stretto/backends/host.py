@@ -20,6 +20,15 @@ class Memory:
     total_bytes: int
 
 
+GPU_DEVICES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+"""What the drivers of NVIDIA, AMD and Windows' Linux show."""
+
+
+def gpu_is_there() -> bool:
+    """Whether a graphics processor that PyTorch may compute on shows itself; a look at names, no library is loaded."""
+    return any(Path(name).exists() for name in GPU_DEVICES)
+
+
 def host_memory() -> Memory:
     """Memory of the host, within the limits of the control groups that this process is in. Raises OSError."""
     if sys.platform == "darwin":

@@ -116,6 +116,13 @@ def _echo_only(settings: Settings, origins: Origins) -> None:
 
 def _native_only(settings: Settings, origins: Origins) -> None:
     if settings.backend != "native":
+        if settings.activation_bits != "16" and settings.backend != "auto":
+            raise refuse(
+                "activation_bits",
+                origins,
+                f"has no effect with backend {settings.backend}",
+                "Add --backend native, or leave it out.",
+            )
         return
     if settings.device not in ("auto", "cpu"):
         raise refuse(
@@ -125,7 +132,7 @@ def _native_only(settings: Settings, origins: Origins) -> None:
         raise refuse(
             "dtype",
             origins,
-            f"{settings.dtype} has no effect with backend native, which rounds activations to 8 bits",
+            f"{settings.dtype} has no effect with backend native, which rounds as --activation-bits says",
             "Leave it out, or use --backend torch.",
         )
 

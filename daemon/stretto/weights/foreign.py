@@ -39,7 +39,9 @@ class ForeignCheckpoint(Checkpoint):
         for packed in ("quantization_config", "quantization"):
             if self.config_values.get(packed) is not None:
                 raise unsupported(
-                    path, f"{packed} is {short(self.config_values[packed])}: its weights are packed"
+                    path,
+                    f"{packed} is {short(self.config_values[packed])}: its weights are packed",
+                    remedy="--backend mlx computes it." if packed == "quantization" else None,
                 )
         if self.config_values.get("auto_map") is not None and "model_type" not in self.config_values:
             raise unsupported(path, "auto_map names program code of its own, which is not run")

@@ -75,27 +75,27 @@ class Program:
     widest_quantised: int
 
 
-def decoder_program(config: ModelConfig, quantised: Callable[[str], bool]) -> Program:
+def decoder_program(
+    config: ModelConfig, quantised: Callable[[str], bool], activation_bits: int = 16
+) -> Program:
     """The program of the Llama family (llama, qwen2, qwen3).
 
     Args:
         config: the architecture.
         quantised: whether a matrix, by canonical name, takes quantised activations.
+        activation_bits: 16 rounds the inputs of every quantised matrix to nearly 16 bits; 8 rounds them to 8, but for
+            attention's three products and the logits, from which comes more than half of what rounding costs (by the
+            KL divergence of the next token) and a sixth of a layer's work.
     """
+    everywhere = Flag.FINE if activation_bits == 16 else Flag.NONE
     queries, keys = config.heads * config.head_size, config.kv_heads * config.head_size
     head = "model.embed_tokens.weight" if config.tied_embeddings else "lm_head.weight"
     code = [Instruction(Kind.EMBED, 0, Buffer.HIDDEN)]
 
-    def needed(*matrices: str) -> Flag:
-        return Flag.QUANTISE if any(quantised(name) for name in matrices) else Flag.NONE
+    def needed(*matrices: str, fine: Flag = everywhere) -> Flag:
+        return Flag.QUANTISE | fine if any(quantised(name) for name in matrices) else Flag.NONE
 
-    def fine(flags: Flag) -> Flag:
-        """Activations of nearly 16 bits. Of what rounding them to 8 bits costs in all (by the KL divergence of the next token) more
-        than half comes from attention's three products and the logits; those are a sixth of a layer's work, and one row of a
-        prompt's."""
-        return flags | Flag.FINE if flags else flags
-
-    def products(source: Buffer, target: int, parts: list[tuple[str, int]], flags: Flag = Flag.NONE) -> None:
+    def products(source: Buffer, target: int, parts: list[tuple[str, int]], flags: Flag = everywhere) -> None:
         """Products of one input that need not wait for each other."""
         for number, (name, column) in enumerate(parts):
             last = Flag.SYNC if number == len(parts) - 1 else Flag.NONE
@@ -116,7 +116,7 @@ def decoder_program(config: ModelConfig, quantised: Callable[[str], bool]) -> Pr
                 Kind.NORM,
                 Buffer.HIDDEN,
                 Buffer.NORMED,
-                Flag.SYNC | fine(needed(q, k, v)),
+                Flag.SYNC | needed(q, k, v, fine=Flag.FINE),
                 vector=prefix + "input_layernorm.weight",
             )
         )
@@ -133,8 +133,8 @@ def decoder_program(config: ModelConfig, quantised: Callable[[str], bool]) -> Pr
             # Nothing reads the other rows any more.
             code.append(Instruction(Kind.SELECT, Buffer.HIDDEN, Buffer.MIXED))
         if needed(o):
-            code.append(Instruction(Kind.QUANTISE, Buffer.MIXED, Buffer.MIXED))
-        products(Buffer.MIXED, Buffer.HIDDEN, [(o, 0)], Flag.ACCUMULATE)
+            code.append(Instruction(Kind.QUANTISE, Buffer.MIXED, Buffer.MIXED, Flag.SYNC | everywhere))
+        products(Buffer.MIXED, Buffer.HIDDEN, [(o, 0)], Flag.ACCUMULATE | everywhere)
         code.append(
             Instruction(
                 Kind.NORM,
@@ -146,13 +146,13 @@ def decoder_program(config: ModelConfig, quantised: Callable[[str], bool]) -> Pr
         )
         products(Buffer.NORMED, Buffer.GATES, [(gate, 0), (up, config.ffn_size)])
         code.append(Instruction(Kind.GATE, Buffer.GATES, Buffer.GATED, Flag.SYNC | needed(down)))
-        products(Buffer.GATED, Buffer.HIDDEN, [(down, 0)], Flag.ACCUMULATE)
+        products(Buffer.GATED, Buffer.HIDDEN, [(down, 0)], Flag.ACCUMULATE | everywhere)
     code.append(
         Instruction(
             Kind.NORM,
             Buffer.HIDDEN,
             Buffer.NORMED,
-            Flag.SYNC | fine(needed(head)),
+            Flag.SYNC | needed(head, fine=Flag.FINE),
             vector="model.norm.weight",
         )
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stretto.backends.native.library import ENCODING_NUMBERS, HEAD_MOST, QUERY_TILE, Library
+from stretto.weights.blocks import ENCODINGS
 from stretto.weights.config import ModelConfig
 from stretto.weights.source import ModelSource
 
@@ -19,11 +20,13 @@ class NativeSupport:
         available: whether they can be used.
         kernels: the instruction set, e.g. ``avx512-vnni``; empty when they cannot.
         reason: why (not); one sentence, or part of one.
+        quantised: whether most of the model's bytes are quantised weights, for which they are fastest.
     """
 
     available: bool
     kernels: str
     reason: str
+    quantised: bool = False
 
 
 def native_support(source: ModelSource | None = None, instruction_set: str = "") -> NativeSupport:
@@ -52,7 +55,15 @@ def native_support(source: ModelSource | None = None, instruction_set: str = "")
         fault = shape_fault(source.config) or encoding_fault(source)
         if fault:
             return NativeSupport(False, "", fault)
-    return NativeSupport(True, kernels, f"this processor has {kernels}")
+    quantised = source is not None and mostly_quantised(source)
+    return NativeSupport(True, kernels, f"this processor has {kernels}", quantised)
+
+
+def mostly_quantised(source: ModelSource) -> bool:
+    """Whether more than half of a model's bytes are blocks of quantised values."""
+    tensors = [source.raw(name) for name in source.tensor_names()]
+    blocks = sum(raw.nbytes for raw in tensors if ENCODINGS[raw.encoding].block_values > 1)
+    return 2 * blocks > sum(raw.nbytes for raw in tensors)
 
 
 def shape_fault(config: ModelConfig) -> str:
