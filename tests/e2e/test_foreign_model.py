@@ -38,7 +38,7 @@ WEATHER: Any = {
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_foreign(tmp_path_factory.mktemp("model") / "neox", "GPTNeoX")
+    return tiny_foreign(tmp_path_factory.mktemp("model") / "neox", "GPTNeoX", context=2048)
 
 
 @pytest.fixture(scope="module")

@@ -124,6 +124,15 @@ def test_native_takes_no_device_nor_dtype() -> None:
         load(backend="native", dtype="float32")
 
 
+def test_layers_are_offloaded_by_torch_alone() -> None:
+    settings = load(offload="cpu", gpu_layers="3").settings
+    assert (settings.offload, settings.gpu_layers) == ("cpu", 3)
+    with pytest.raises(SettingsError, match="3 has no effect without offload"):
+        load(gpu_layers="3")
+    with pytest.raises(SettingsError, match=r"offload .*has no effect with backend native"):
+        load(offload="cpu", backend="native")
+
+
 def test_the_chat_template_must_be_a_file(tmp_path: Path) -> None:
     path = tmp_path / "template.jinja"
     for missing in (path, tmp_path):

@@ -28,7 +28,7 @@ from stretto.conversation.messages import SamplingParams
 from stretto.engine import EngineConfig, SequenceRequest, TokenConstraint
 from support.engine_harness import GREEDY, PATIENCE_S, Heard, Running
 
-BACKENDS = ("echo", "torch", "native", "mlx", "mlx-gemma3-4bit")
+BACKENDS = ("echo", "torch", "torch-gemma3", "torch-transformers", "native", "mlx", "mlx-gemma3-4bit")
 EXCUSED: dict[tuple[str, str], str] = {}
 """By backend and capability, why it is not asked for."""
 
@@ -51,8 +51,10 @@ class Model:
 
 def missing(backend: str) -> str:
     """Why this machine cannot run a backend; empty when it can."""
-    if backend == "torch" and importlib.util.find_spec("torch") is None:
+    if backend.startswith("torch") and importlib.util.find_spec("torch") is None:
         return "PyTorch is not installed"
+    if backend in ("torch-gemma3", "torch-transformers") and importlib.util.find_spec("transformers") is None:
+        return "transformers is not installed"
     if backend.startswith("mlx") and importlib.util.find_spec("mlx") is None:
         return "MLX is not installed"
     if backend == "native":
@@ -88,14 +90,26 @@ def make_model(backend: str, path: Path) -> Model:
         return _with_weights(lambda: MLXBackend(checkpoint, device="cpu"), checkpoint.build_tokenizer())
     from stretto.backends.native import NativeBackend
     from stretto.backends.torch import TorchBackend
-    from stretto.weights import open_model
+    from stretto.weights import ForeignCheckpoint, ModelSource, open_any
     from support.weights_tiny import tiny_gguf
 
-    source = open_model(tiny_gguf(path))
-    if backend == "torch":
+    if backend == "torch-gemma3":
+        from support.weights_families import tiny_family
+
+        path = tiny_family(path, "gemma3")  # two layer groups, one of them with a window that is soon passed
+    elif backend == "torch-transformers":
+        from support.weights_foreign import tiny_foreign
+
+        path = tiny_foreign(path, "GPTNeoX")
+    else:
+        path = tiny_gguf(path)
+    source = open_any(path)
+    if backend.startswith("torch"):
+        assert isinstance(source, ModelSource | ForeignCheckpoint)
         return _with_weights(
             lambda: TorchBackend(source, device="cpu", dtype="float32", threads=1), source.build_tokenizer()
         )
+    assert isinstance(source, ModelSource)
     return _with_weights(
         lambda: NativeBackend(source, threads=1, kv_dtype="float32"), source.build_tokenizer()
     )

@@ -23,7 +23,7 @@ FOREIGN: dict[str, dict[str, Any]] = {
 """By the class's prefix in ``transformers``, what differs from the common sizes."""
 
 
-def tiny_foreign(path: Path, name: str, seed: int = 0) -> Path:
+def tiny_foreign(path: Path, name: str, *, seed: int = 0, context: int = SHAPE.context) -> Path:
     """Save a random model as a directory, and give its path back."""
     import torch
     import transformers
@@ -35,7 +35,7 @@ def tiny_foreign(path: Path, name: str, seed: int = 0) -> Path:
         num_hidden_layers=SHAPE.layers,
         num_attention_heads=SHAPE.heads,
         num_key_value_heads=SHAPE.kv_heads,
-        max_position_embeddings=SHAPE.context,
+        max_position_embeddings=context,
         bos_token_id=0,
         eos_token_id=2,
         pad_token_id=0,

@@ -141,7 +141,7 @@ def goes_to_mlx(settings: Settings) -> bool:
     """Whether MLX is to compute the model that is set, if there is that model."""
     from stretto.chosen import open_source
     from stretto.errors import StrettoError
-    from stretto.weights import Checkpoint
+    from stretto.weights import Checkpoint, ForeignCheckpoint
     from stretto.weights.library import ModelLibrary
 
     if settings.backend != "auto":
@@ -151,7 +151,7 @@ def goes_to_mlx(settings: Settings) -> bool:
     except StrettoError:
         return False
     source.close()
-    return isinstance(source, Checkpoint)
+    return isinstance(source, Checkpoint) and not isinstance(source, ForeignCheckpoint)
 
 
 def check_backends(settings: Settings) -> list[Finding]:

@@ -191,7 +191,7 @@ class Engine:
                 cache_hits=cache.hits,
                 cache_misses=cache.misses,
                 cache_hit_tokens=cache.hit_tokens,
-                cache_evictions=cache.evictions * len(total),
+                cache_evictions=scheduler.kv.blocks_evicted,
                 finished=finished,
                 cancelled=cancelled,
                 failed=failed,

@@ -42,7 +42,7 @@ class CacheCounts:
     Attributes:
         hits, misses: prompts of which some, or nothing, was found.
         hit_tokens: prompt tokens that were found and not computed.
-        evictions: blocks given up for others, in each layer group.
+        evictions: blocks given up for others, in each layer group without a window.
     """
 
     hits: int = 0
@@ -109,6 +109,11 @@ class KVCache:
     def all_blocks_cached(self) -> int:
         """The same over all layer groups."""
         return len(self._pools) * self._index.evictable + sum(window.idle for window in self._windows)
+
+    @property
+    def blocks_evicted(self) -> int:
+        """Blocks of known text given up for others, over all layer groups."""
+        return len(self._pools) * self.counts.evictions + sum(window.given_up for window in self._windows)
 
     def start(self, sequence: LiveSequence) -> bool:
         """Give a queued sequence blocks for its prompt, known ones first, and the promise of the others.

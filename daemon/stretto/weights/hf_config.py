@@ -48,7 +48,7 @@ def read_hf_config(path: Path, values: Mapping[str, Any]) -> ModelConfig:
             f"quantization is {short(values['quantization'])}: the checkpoint is packed for MLX",
             remedy="--backend mlx computes it.",
         )
-    family = _family(path, values)
+    family, values = _family(path, values)
     for key, neutral in _NEUTRAL.items():
         if key in family.hf_computed or key not in values:
             continue
@@ -82,12 +82,19 @@ def read_hf_config(path: Path, values: Mapping[str, Any]) -> ModelConfig:
     return config
 
 
-def _family(path: Path, values: Mapping[str, Any]) -> Family:
+def _family(path: Path, values: Mapping[str, Any]) -> tuple[Family, Mapping[str, Any]]:
+    """The family, and the language model's part of config.json."""
     names = values.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
     for family in FAMILIES:
         if name in family.architectures:
-            return family
+            return family, values
+        if name in family.wrappers:
+            part = values.get("text_config")
+            if not isinstance(part, dict):
+                raise invalid(path, f"text_config is {short(part)}, not an object")
+            common = {"architectures": [name], "tie_word_embeddings": values.get("tie_word_embeddings")}
+            return family, {**common, **family.hf_defaults, **part}
     raise unsupported(
         path, f"architectures is {names!r}", remedy=f"Computable are {', '.join(computable())}."
     )

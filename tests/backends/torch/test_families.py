@@ -20,7 +20,7 @@ from stretto.backends.torch import TorchBackend  # noqa: E402
 from support.backend_driver import Driver, RunningSequence  # noqa: E402
 from support.gguf_families import ARCHITECTURES, convert  # noqa: E402
 from support.torch_runs import loaded, reference_logits, reference_of_directory  # noqa: E402
-from support.weights_families import FAMILIES, SHAPE, WINDOW, tiny_family  # noqa: E402
+from support.weights_families import FAMILIES, SHAPE, WINDOW, randomise, tiny_family  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.*original_max_position:UserWarning")]
 
@@ -160,6 +160,40 @@ def test_gguf_files(made: Callable[[str], Made], name: str, tmp_path: Path) -> N
         wanted = reference_logits(reference_of_directory(directory), model.tokens)
     run = driver(loaded(convert(directory, name, tmp_path / "m.gguf")))
     assert_close(run.prefill(run.start(model.tokens), 16), wanted)
+
+
+@pytest.mark.parametrize("older_names", [False, True])
+def test_the_language_model_of_one_that_sees(tmp_path: Path, older_names: bool) -> None:
+    import transformers
+    from safetensors.torch import load_file, save_file
+
+    directory = tiny_family(tmp_path, "gemma3")
+    text = transformers.Gemma3TextConfig.from_pretrained(directory)
+    vision = transformers.SiglipVisionConfig(
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        image_size=28,
+        patch_size=14,
+    )
+    config = transformers.Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4)
+    model = transformers.Gemma3ForConditionalGeneration(config).eval()
+    randomise(model)
+    model.save_pretrained(directory)
+    if older_names:
+        tensors = load_file(directory / "model.safetensors")
+        renamed = {
+            name.replace("model.language_model.", "language_model.model.").replace(
+                "model.vision", "vision"
+            ): value
+            for name, value in tensors.items()
+        }
+        save_file(renamed, directory / "model.safetensors", metadata={"format": "pt"})
+    tokens = np.random.default_rng(3).integers(0, SHAPE.vocab, 40).tolist()
+    wanted = reference_logits(model, tokens)
+    run = driver(loaded(directory))
+    assert_close(run.prefill(run.start(tokens), 9), wanted)
 
 
 def test_longrope_turns_by_the_longest_sequence(tmp_path: Path) -> None:

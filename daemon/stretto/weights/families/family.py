@@ -32,6 +32,8 @@ class Family:
     Attributes:
         name: ``ModelConfig.family``; the torch backend has a module of that name.
         architectures: of config.json.
+        wrappers: of config.json, for models that see or hear too, whose language model is of this family.
+        hf_defaults: of the language model's part of such a config.json, which leaves out what is usual.
         from_hf: completes what was read of config.json.
         hf_computed: keys of config.json that change the arithmetic and that ``from_hf`` reads.
         head_size: where config.json has no ``head_dim``; None divides the hidden size.
@@ -49,6 +51,8 @@ class Family:
     name: str
     architectures: tuple[str, ...]
     from_hf: Callable[[HFReader, ModelConfig], ModelConfig]
+    wrappers: tuple[str, ...] = ()
+    hf_defaults: Mapping[str, object] = field(default_factory=dict)
     hf_computed: frozenset[str] = frozenset()
     head_size: int | None = None
     tied: bool = False

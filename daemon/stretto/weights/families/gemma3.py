@@ -63,6 +63,14 @@ def _from_gguf(read: GGUFReader, config: ModelConfig) -> ModelConfig:
 FAMILY = Family(
     name="gemma3",
     architectures=("Gemma3ForCausalLM",),
+    wrappers=("Gemma3ForConditionalGeneration",),
+    hf_defaults={
+        "vocab_size": 262_208,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 131_072,
+        "sliding_window": 4096,
+    },
     from_hf=_from_hf,
     hf_computed=HF_COMPUTED,
     head_size=256,

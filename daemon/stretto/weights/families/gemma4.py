@@ -116,6 +116,14 @@ def _source(read: HFReader, sliding: Sequence[bool], layer: int, first_shared: i
 FAMILY = Family(
     name="gemma4",
     architectures=("Gemma4ForCausalLM",),
+    wrappers=("Gemma4ForConditionalGeneration",),
+    hf_defaults={
+        "vocab_size": 262_144,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 131_072,
+        "sliding_window": 512,
+    },
     from_hf=_from_hf,
     hf_computed=frozenset({"hidden_act", "hidden_activation", "final_logit_softcapping"}),
     head_size=256,
