@@ -110,6 +110,8 @@ def randomise(model: Any) -> None:
 
     with torch.no_grad():
         for name, weight in [*model.named_parameters(), *model.named_buffers()]:
+            if not weight.is_floating_point():
+                continue
             if weight.ndim > 1:
                 weight.normal_(0.0, weight.shape[-1] ** -0.5)
             elif "inv_freq" in name or name.endswith("embed_scale"):
