@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +12,10 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from stretto import needs
 from stretto.backends.base import BackendInfo
-from stretto.cli import checks
+from stretto.backends.host import Memory
+from stretto.cli import checks, forecast
 from stretto.cli.machine import read_machine
 from support.cli_server import StandIn
 from support.weights_packed import QUANTIZATION, packed_directory
@@ -127,6 +131,84 @@ def test_mlx_is_needed_for_what_is_packed_for_it(
 )
 def test_a_device_that_is_missing(run: Run, device: str, missing: bool) -> None:
     assert ("device" in findings(run("doctor", "--json", "--device", device))) is missing
+
+
+@pytest.fixture
+def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        checks, "probe_torch", lambda: BackendInfo("torch", False, "PyTorch is not installed")
+    )
+    monkeypatch.setattr(forecast, "probe_torch", checks.probe_torch)
+    if not checks.probe_native().available:
+        pytest.skip("there are no native kernels here")
+
+
+def test_what_a_model_will_need(run: Run, tmp_path: Path, no_torch: None) -> None:
+    path = str(tiny_gguf(tmp_path, quant="Q4_0"))
+    result = run("doctor", path, "--json", "--port", "0", "--max-context", "100")
+    assert result.exit_code == 0
+    told = json.loads(result.stdout)["needs"]
+    assert (told["backend"], told["device"], told["largest_context_tokens"]) == ("native", "cpu", 100)
+    assert told["model_context_tokens"] == 256
+    assert told["kv_bytes_per_token"] == 2 * 2 * 2 * 16 * 2
+    found = findings(result)
+    assert found["computed by"]["detail"].startswith("native, since PyTorch is not there")
+    assert re.search(
+        r"weights [\d.]+ kB, KV 256\.0 kB per 1,000 tokens; .* are free; it fits", found["needs"]["detail"]
+    )
+    assert found["context"]["detail"] == "the largest is 100 tokens of the model's 256"
+    assert "the largest is 256 tokens, the model's own" in run("doctor", path, "--port", "0").stdout
+
+
+def test_a_model_that_does_not_fit(
+    run: Run, tmp_path: Path, no_torch: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tiny_gguf(tmp_path, quant="Q4_0"))
+    monkeypatch.setattr(needs, "host_memory", lambda: Memory(1000, 1 << 30))
+    result = run("doctor", path, "--port", "0")
+    assert result.exit_code == 1
+    assert "the weights alone do not fit into the memory that is free" in result.stdout
+    assert json.loads(run("doctor", path, "--json").stdout)["needs"]["fault"]
+
+
+def test_no_model_and_no_backend(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert json.loads(run("doctor", "--json", "--backend", "echo").stdout)["needs"] is None
+    assert json.loads(run("doctor", "--json").stdout)["needs"] is None
+    path = str(tiny_gguf(tmp_path))
+    monkeypatch.setattr(forecast, "probe_torch", lambda: BackendInfo("torch", False, "not installed"))
+    assert (
+        "no backend here" in findings(run("doctor", path, "--json", "--backend", "torch"))["needs"]["detail"]
+    )
+    twice = run("doctor", path, "--model", path)
+    assert twice.exit_code == 2
+    assert "named twice" in twice.stderr
+
+
+def forecast_of(**values: object) -> needs.ModelNeeds:
+    plain = needs.ModelNeeds("torch", "r", "cpu", "float32", "r", 4000, 1, 1 << 30, 256, 256, 256, "")
+    return dataclasses.replace(plain, **values)  # type: ignore[arg-type]
+
+
+def test_what_is_missing_to_be_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecast, "NVIDIA", tmp_path / "version")
+    monkeypatch.setattr(forecast, "probe_native", lambda: BackendInfo("native", True, "avx2"))
+    assert forecast._faster(forecast_of(), 4000, True) == []
+    (packed,) = forecast._faster(forecast_of(), 1000, True)
+    assert "every token reads 4.0 kB" in packed.detail
+    assert packed.remedy is not None
+    assert packed.remedy.startswith("--backend native")
+    assert forecast._faster(forecast_of(), 1000, False) == []
+    (tmp_path / "version").touch()
+    assert ["NVIDIA" in one.detail for one in forecast._faster(forecast_of(), None, False)] == [True]
+    assert forecast._faster(forecast_of(device="cuda:0"), 1000, True) == []
+    monkeypatch.setattr(forecast, "probe_native", lambda: BackendInfo("native", False, "not built"))
+    assert "native kernels" in forecast._faster(forecast_of(backend="mlx"), None, False)[0].detail
+    monkeypatch.setattr("sys.platform", "darwin")
+    monkeypatch.setattr("platform.machine", lambda: "arm64")
+    monkeypatch.setattr(forecast, "probe_mlx", lambda: BackendInfo("mlx", False, "not installed"))
+    assert "without MLX" in forecast._faster(forecast_of(backend="native"), None, False)[0].detail
+    unknown = forecast._memory(forecast_of(kv_bytes_per_token=None, largest_context_tokens=None))
+    assert "unknown before it is loaded" in unknown[0].detail
 
 
 def test_a_running_daemon_is_noticed(run: Run, daemon: StandIn) -> None:

@@ -8,13 +8,16 @@ import click
 
 from stretto.cli.checks import Daemon, Finding, platform_finding, run_checks
 from stretto.cli.connect import open_client
+from stretto.cli.forecast import forecast
 from stretto.cli.options import config_option, setting_option
 from stretto.cli.output import print_json, terminal_safe
 from stretto.errors import SettingsError
 from stretto.settings import SETTING_FIELDS, Settings, load_settings
 from stretto.settings.load import FlagValue
 
-_OPTIONS = ("model", "backend", "device", "dtype", "host", "port", "socket", "state_dir", "models_dir")
+_OPTIONS = (
+    "model", "backend", "device", "dtype", "max_context", "kv_cache_gb", "max_batch", "host", "port", "socket", "state_dir", "models_dir",
+)  # fmt: skip
 _MARKS = {"ok": "ok  ", "note": "note", "fail": "FAIL"}
 
 
@@ -35,19 +38,25 @@ def find_daemon(settings: Settings) -> Daemon:
 @click.command(
     params=[*(setting_option(field) for field in SETTING_FIELDS if field.name in _OPTIONS), config_option()],
 )
+@click.argument("named", metavar="[MODEL]", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Findings as one JSON object.")
-def doctor(as_json: bool, config: Path | None, **flags: FlagValue) -> int:
-    """Look at this machine: can it serve, with the settings as they are, and what is missing?
+def doctor(named: str | None, as_json: bool, config: Path | None, **flags: FlagValue) -> int:
+    """Look at this machine: can it serve MODEL (or the one that is set), which backend computes it and why, what memory it will
+    need, how long a context fits, and what is missing to be faster?
 
     Reads settings, the installed models and the socket; starts and loads nothing. Exit status 1 if something prevents serving.
 
     \b
     Examples:
       stretto doctor
-      stretto doctor --model ./some-model.gguf --device cuda
+      stretto doctor ./some-model.gguf --device cuda
       stretto doctor --json | jq '.findings[] | select(.state != "ok")'
     """
     findings: list[Finding] = []
+    if named is not None:
+        if flags.get("model") is not None:
+            raise click.UsageError("The model is named twice: as MODEL and with --model.")
+        flags["model"] = named
     try:
         loaded = load_settings(flags, config=config)
         settings = loaded.settings
@@ -62,11 +71,14 @@ def doctor(as_json: bool, config: Path | None, **flags: FlagValue) -> int:
     if unsupported is not None:
         findings.append(unsupported)
     findings += run_checks(settings, find_daemon(settings))
+    coming, needs = forecast(settings)
+    findings += coming
     can_serve = all(finding.state != "fail" for finding in findings)
     if as_json:
         print_json(
             {
                 "can_serve": can_serve,
+                "needs": None if needs is None else needs.as_json(),
                 "findings": [
                     {"name": f.name, "state": f.state, "detail": f.detail, "remedy": f.remedy}
                     for f in findings

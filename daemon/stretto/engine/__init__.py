@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stretto.engine.budget import plan_kv
 from stretto.engine.client import EngineClient, Generation
 from stretto.engine.config import EngineConfig, EngineFacts, EngineProgress, EngineState, EngineStats
 from stretto.engine.constraint import TokenConstraint
@@ -41,4 +42,5 @@ __all__ = [
     "Token",
     "TokenConstraint",
     "Update",
+    "plan_kv",
 ]
