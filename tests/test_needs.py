@@ -55,7 +55,7 @@ def test_the_native_kernels_stand_in(source: ModelSource) -> None:
     assert found is not None
     assert (found.backend, found.backend_reason) == (
         "native",
-        "PyTorch is not there, and the kernels can compute it",
+        "its weights are quantised, and no GPU is to compute them",
     )
     check(found, spec_of(NativeBackend(source)))
     assert needs.packed_bytes(source) == found.weights_bytes
@@ -70,11 +70,34 @@ def test_the_native_kernels_stand_in(source: ModelSource) -> None:
 def test_torch(source: ModelSource, dtype: str) -> None:
     from stretto.backends.torch import TorchBackend
 
-    found = needs.model_needs(Settings(dtype=dtype), source, THERE)
+    found = needs.model_needs(Settings(dtype=dtype, backend="torch"), source, THERE)
     assert found is not None
-    assert found.backend == "torch"
+    assert (found.backend, found.backend_reason) == ("torch", "it was asked for")
     assert found.dtype_reason
     check(found, spec_of(TorchBackend(source, device="cpu", dtype=dtype)))
+    unasked = needs.model_needs(Settings(dtype="bfloat16"), source, THERE)
+    assert unasked is not None
+    assert (unasked.backend, unasked.dtype) == ("torch", "bfloat16")
+    parts = needs.model_needs(Settings(backend="torch", offload="cpu", gpu_layers=1), source, THERE)
+    assert parts is not None
+    assert (parts.largest_context_tokens, parts.fault) == (None, "")
+
+
+@pytest.mark.torch
+def test_the_backend_is_the_one_that_serves(source: ModelSource) -> None:
+    from stretto.chosen import choose_model
+
+    for settings in (
+        Settings(),
+        Settings(backend="torch"),
+        Settings(dtype="float32"),
+        Settings(backend="native"),
+    ):
+        chosen = choose_model(replace(settings, model=str(source.path)))
+        chosen.close()
+        found = needs.model_needs(settings, source, THERE)
+        assert found is not None
+        assert found.backend == chosen.backend_name
 
 
 @pytest.mark.mlx
@@ -141,12 +164,13 @@ def _report(free: int) -> MemoryReport:
 @pytest.mark.parametrize(
     ("values", "wanted"),
     [
-        ({"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64, "max_position_embeddings": 99}, (256, 99)),
-        ({"n_layer": 2, "n_head": 4, "n_embd": 64, "n_positions": 7}, (256, 7)),
-        ({"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 8, "hidden_size": 64}, (48, None)),
+        ({"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64, "max_position_embeddings": 99}, (512, 99)),
+        ({"n_layer": 2, "n_head": 4, "n_embd": 64, "n_positions": 7}, (512, 7)),
+        ({"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 8, "hidden_size": 64}, (96, None)),
         ({"num_hidden_layers": 3, "num_attention_heads": 4, "hidden_size": 64, "kv_lora_rank": 8}, (None, None)),
         ({"num_hidden_layers": "three"}, (None, None)),
     ],
 )  # fmt: skip
 def test_what_config_json_tells(values: dict[str, object], wanted: tuple[int | None, int | None]) -> None:
-    assert needs._described(values) == wanted
+    groups = needs._described(values, 2)
+    assert (None if groups is None else groups[0].kv_bytes_per_token, needs._context(values)) == wanted

@@ -24,11 +24,12 @@ import trio
 from stretto._version import __version__
 from stretto.chosen import ChosenModel, choose_model
 from stretto.chosen_embedder import choose_embedder
-from stretto.engine import EngineClient, EngineConfig, EngineFacts, PrefixStore
+from stretto.engine import EngineClient, EngineFacts, PrefixStore
 from stretto.errors import SettingsError, StartupError, StoreError
 from stretto.kept import Kept, open_kept
 from stretto.kept_answers import open_answer_cache
 from stretto.ledger import load_provider
+from stretto.needs import engine_config
 from stretto.observe import DaemonLog, LifecycleLog, LogConfig, setup_logging
 from stretto.pipeline import Admission, Billing, Pipeline, ServedModel
 from stretto.prefix_store import open_prefix_store, store_fingerprint
@@ -131,7 +132,7 @@ class Daemon:
             if self._embedder is not None:
                 held.callback(self._embedder.close)
             engine = EngineClient(
-                chosen.backend, self._engine_config(), prefix_store=self._prefix_store(chosen)
+                chosen.backend, engine_config(settings), prefix_store=self._prefix_store(chosen)
             )
             async with open_kept(settings, provider, (chosen.name, *chosen.aliases)) as self._kept:
                 try:
@@ -146,18 +147,6 @@ class Daemon:
             if self.engine_stuck:
                 self._log.error("The engine is stuck in a step and was left behind.")
         return int(self.engine_stuck)
-
-    def _engine_config(self) -> EngineConfig:
-        settings = self._settings
-        return EngineConfig(
-            max_batch=settings.max_batch,
-            max_context_tokens=settings.max_context,
-            kv_cache_bytes=settings.kv_cache_bytes,
-            block_tokens=settings.block_tokens,
-            prefill_chunk_tokens=settings.prefill_chunk_tokens,
-            prefix_cache=settings.prefix_cache == "on",
-            stall_target_s=settings.stall_target_s,
-        )
 
     def _prefix_store(self, chosen: ChosenModel) -> Callable[[EngineFacts], PrefixStore | None] | None:
         """How to open the store of known text once the model is loaded, or None when there is to be none."""

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from stretto.backends.base import BackendInfo, LayerGroup, MemoryReport, ModelSpec
-from stretto.backends.host import Memory, host_memory
+from stretto.backends.host import Memory, gpu_is_there, host_memory
 from stretto.engine import EngineConfig, plan_kv
 from stretto.errors import StartupError
 
@@ -66,9 +66,23 @@ class _Computed:
     dtype: str
     dtype_reason: str
     weights_bytes: int
-    kv_bytes_per_token: int | None
+    layer_groups: tuple[LayerGroup, ...] | None
     context_tokens: int | None
     memory: Memory
+    partly_elsewhere: bool = False
+
+
+def engine_config(settings: Settings) -> EngineConfig:
+    """The engine's part of the settings."""
+    return EngineConfig(
+        max_batch=settings.max_batch,
+        max_context_tokens=settings.max_context,
+        kv_cache_bytes=settings.kv_cache_bytes,
+        block_tokens=settings.block_tokens,
+        prefill_chunk_tokens=settings.prefill_chunk_tokens,
+        prefix_cache=settings.prefix_cache == "on",
+        stall_target_s=settings.stall_target_s,
+    )
 
 
 def model_needs(settings: Settings, source: ModelFiles, torch: BackendInfo) -> ModelNeeds | None:
@@ -89,22 +103,18 @@ def model_needs(settings: Settings, source: ModelFiles, torch: BackendInfo) -> M
     if found is None:
         return None
     left = found.memory.free_bytes - found.weights_bytes
+    groups = found.layer_groups
     largest = kv_bytes = None
     fault = ""
-    if left < 0:
+    if found.partly_elsewhere:
+        pass  # how much is left beside the layers on the device, only loading tells
+    elif left < 0:
         fault = "the weights alone do not fit into the memory that is free"
-    elif found.kv_bytes_per_token is not None and found.context_tokens is not None:
-        group = LayerGroup("all", 1, 1, 1, None, found.kv_bytes_per_token)
-        spec = ModelSpec("", 0, found.context_tokens, (group,), found.dtype, found.device)
+    elif groups is not None and found.context_tokens is not None:
+        spec = ModelSpec("", 0, found.context_tokens, groups, found.dtype, found.device)
         report = MemoryReport(found.weights_bytes, 0, left, found.memory.total_bytes)
-        config = EngineConfig(
-            max_batch=settings.max_batch,
-            max_context_tokens=settings.max_context,
-            kv_cache_bytes=settings.kv_cache_bytes,
-            block_tokens=settings.block_tokens,
-        )
         try:
-            facts = plan_kv(spec, report, config)
+            facts = plan_kv(spec, report, engine_config(settings))
             largest, kv_bytes = facts.max_context_tokens, facts.kv_bytes
         except StartupError as error:
             fault = error.message.rstrip(".")
@@ -119,7 +129,7 @@ def model_needs(settings: Settings, source: ModelFiles, torch: BackendInfo) -> M
         found.dtype,
         found.dtype_reason,
         found.weights_bytes,
-        found.kv_bytes_per_token,
+        None if groups is None else sum(group.kv_bytes_per_token for group in groups),
         found.memory.free_bytes,
         found.context_tokens,
         largest if not fault else None,
@@ -136,36 +146,51 @@ def packed_bytes(source: ModelSource) -> int:
 def _computed(settings: Settings, source: ModelFiles, torch: BackendInfo) -> _Computed | None:
     """The rules of ``stretto.chosen``, which makes the backend."""
     from stretto.backends.native import native_support
+    from stretto.backends.torch.layout import lay_out
     from stretto.weights import Checkpoint, ForeignCheckpoint, ModelSource
 
     asked = "it was asked for"
     if isinstance(source, Checkpoint) and not isinstance(source, ForeignCheckpoint):
         reason = "only MLX reads its packing" if source.quantization is not None else "MLX wrote it"
         return _with_mlx(settings, source, asked if settings.backend == "mlx" else reason)
-    if settings.backend != "native" and torch.available:
-        if isinstance(source, ForeignCheckpoint):
-            reason = "transformers computes it, for want of a module of ours"
-        else:
-            reason = "PyTorch is there, and computes as exactly as its dtype"
-        reason = asked if settings.backend == "torch" and isinstance(source, ModelSource) else reason
-        return _with_torch(settings, source, reason)
-    if not isinstance(source, ModelSource) or settings.backend == "torch":
-        return None
-    support = native_support(source)
-    if not support.available:
-        return None
-    config = source.config
-    return _Computed(
-        "native",
-        asked if settings.backend == "native" else "PyTorch is not there, and the kernels can compute it",
-        "cpu",
-        "int8",
-        "the kernels compute the file's own blocks",
-        packed_bytes(source),
-        2 * config.layers * config.kv_heads * config.head_size * _SIZES["bfloat16"],
-        config.context_tokens,
-        host_memory(),
+    if isinstance(source, ForeignCheckpoint):
+        reason = "transformers computes it, for want of a module of ours"
+        return _with_torch(settings, source, reason) if torch.available else None
+    assert isinstance(source, ModelSource)
+    native = native_support(source)
+    will_do = (
+        settings.backend != "torch"
+        and settings.device in ("auto", "cpu")
+        and settings.dtype == "auto"
+        and settings.offload != "cpu"
+        and native.available
     )
+    best = native.quantised and (settings.device == "cpu" or not gpu_is_there())
+    if will_do and (settings.backend == "native" or best or not torch.available):
+        reason = (
+            "its weights are quantised, and no GPU is to compute them" if best else "PyTorch is not there"
+        )
+        return _Computed(
+            "native",
+            asked if settings.backend == "native" else reason,
+            "cpu",
+            f"int{int(settings.activation_bits)}",
+            "the kernels compute the file's own blocks",
+            packed_bytes(source),
+            lay_out(source.config).layer_groups(_SIZES["bfloat16"]),
+            source.config.context_tokens,
+            host_memory(),
+        )
+    if settings.backend == "native" or not torch.available:
+        return None
+    reason = asked
+    if settings.backend != "torch":
+        reason = (
+            "it computes as exactly as its dtype"
+            if not native.quantised
+            else "the kernels cannot do what is asked for"
+        )
+    return _with_torch(settings, source, reason)
 
 
 def _with_torch(settings: Settings, source: ModelFiles, reason: str) -> _Computed | None:
@@ -173,25 +198,26 @@ def _with_torch(settings: Settings, source: ModelFiles, reason: str) -> _Compute
 
     try:
         from stretto.backends.torch.device import choose_device, choose_dtype
+        from stretto.backends.torch.layout import lay_out
         from stretto.backends.torch.loading import weight_count
         from stretto.backends.torch.memory import device_memory
     except ImportError:
         return None
     device = choose_device(settings.device)
     memory = device_memory(device.device)
-    values: int | None
     context: int | None
     if isinstance(source, ModelSource):
-        config = source.config
-        count, context = weight_count(source), config.context_tokens
-        layers = [config.attention(number) for number in range(config.layers)]
-        values = sum(2 * kind.kv_heads * kind.head_size for kind in layers if kind.kv_layer is None)
+        count, context = weight_count(source), source.config.context_tokens
     else:
         assert isinstance(source, ForeignCheckpoint)
         count = source.parameters
-        values, context = _described(source.text_values)
+        context = _context(source.text_values)
     dtype = choose_dtype(settings.dtype, device.device, weights=count, free_bytes=memory.free_bytes)
     size = _SIZES[dtype.name]
+    if isinstance(source, ModelSource):
+        groups: tuple[LayerGroup, ...] | None = lay_out(source.config).layer_groups(size)
+    else:
+        groups = _described(source.text_values, size)
     return _Computed(
         "torch",
         reason,
@@ -199,9 +225,10 @@ def _with_torch(settings: Settings, source: ModelFiles, reason: str) -> _Compute
         dtype.name,
         dtype.reason,
         count * size,
-        None if values is None else values * size,
+        groups,
         context,
         memory,
+        partly_elsewhere=settings.offload == "cpu",
     )
 
 
@@ -222,7 +249,6 @@ def _with_mlx(settings: Settings, source: Checkpoint, reason: str) -> _Computed 
     elif source.quantization is None:
         numbers = sum(math.prod(tensor.shape) for shard in source.shards for tensor in shard.tensors.values())
         weights = numbers * _SIZES[dtype]
-    values, context = _described(source.text_values)
     return _Computed(
         "mlx",
         reason,
@@ -230,22 +256,31 @@ def _with_mlx(settings: Settings, source: Checkpoint, reason: str) -> _Computed 
         dtype,
         why,
         weights,
-        None if values is None else values * _SIZES[dtype],
-        context,
+        _described(source.text_values, _SIZES[dtype]),
+        _context(source.text_values),
         device_memory(device),
     )
 
 
-def _described(values: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """(values of K and V a token, longest context) as config.json describes the usual shape; None for what it does not say."""
+def _context(values: Mapping[str, Any]) -> int | None:
+    """The longest context, where config.json says it."""
+    return _number(values, "max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx")
 
-    def number(*keys: str) -> int | None:
-        return next((values[key] for key in keys if type(values.get(key)) is int and values[key] > 0), None)
 
-    context = number("max_position_embeddings", "n_positions", "max_sequence_length", "n_ctx")
-    layers, heads = number("num_hidden_layers", "n_layer"), number("num_attention_heads", "n_head")
-    hidden = number("hidden_size", "n_embd")
+def _described(values: Mapping[str, Any], itemsize: int) -> tuple[LayerGroup, ...] | None:
+    """Keys and values as config.json describes the usual shape, windows left out; None for what it does not say."""
+    layers, heads = (
+        _number(values, "num_hidden_layers", "n_layer"),
+        _number(values, "num_attention_heads", "n_head"),
+    )
+    hidden = _number(values, "hidden_size", "n_embd")
     if layers is None or heads is None or hidden is None or "kv_lora_rank" in values:
-        return None, context
-    kv_heads, head_size = number("num_key_value_heads") or heads, number("head_dim") or hidden // heads
-    return 2 * layers * kv_heads * head_size, context
+        return None
+    kv_heads = _number(values, "num_key_value_heads") or heads
+    head_size = _number(values, "head_dim") or hidden // heads
+    size = 2 * layers * kv_heads * head_size * itemsize
+    return (LayerGroup("full", layers, kv_heads, head_size, None, size),)
+
+
+def _number(values: Mapping[str, Any], *keys: str) -> int | None:
+    return next((values[key] for key in keys if type(values.get(key)) is int and values[key] > 0), None)

@@ -57,7 +57,7 @@ def _memory(needs: ModelNeeds) -> list[Finding]:
         remedy = "Free memory, take a smaller model or one with fewer bits, or set a shorter --max-context."
         return [Finding("needs", "fail", f"{detail}: {needs.fault}", remedy)]
     if needs.largest_context_tokens is None or needs.kv_bytes is None:
-        return [Finding("needs", "ok", f"{detail}; the weights fit")]
+        return [Finding("needs", "ok", f"{detail}; how long a context fits, loading tells")]
     longest = f"{needs.largest_context_tokens:,} tokens"
     if needs.model_context_tokens == needs.largest_context_tokens:
         longest += ", the model's own"
@@ -73,7 +73,7 @@ def _kernels_can(settings: Settings, source: object) -> bool:
     from stretto.backends.native import native_support
     from stretto.weights import ModelSource
 
-    asked = settings.device in ("auto", "cpu") and settings.dtype == "auto" and settings.backend == "auto"
+    asked = settings.device in ("auto", "cpu") and settings.dtype == "auto" and settings.offload != "cpu"
     return asked and isinstance(source, ModelSource) and native_support(source).available
 
 
@@ -88,7 +88,7 @@ def _faster(needs: ModelNeeds, packed: int | None, kernels: bool) -> list[Findin
                 "faster",
                 "note",
                 f"its weights are packed into {size_text(packed)}, and every token reads {size_text(needs.weights_bytes)}",
-                "--backend native computes from the packed weights; its activations are rounded to 8 bits.",
+                "--backend native computes from the packed weights.",
             )
         )
     if needs.backend != "native" and not probe_native().available:
