@@ -19,7 +19,6 @@ WEATHER = {
     "type": "object",
     "properties": {
         "city": {"type": "string", "enum": ["London", "Paris", "Rome"]},
-        "days": {"type": "integer", "minimum": 1, "maximum": 7},
     },
     "required": ["city"],
 }
@@ -46,7 +45,7 @@ def ask(daemon: RunningDaemon, choice: str, question: str, stream: bool) -> tupl
     with openai.OpenAI(base_url=f"{daemon.url}/v1", api_key="local", max_retries=0, timeout=500) as client:
         asked: dict[str, Any] = {
             "model": "smollm2", "messages": [{"role": "user", "content": question}], "tools": TOOLS, "temperature": 0,
-            "tool_choice": CHOICES[choice], "parallel_tool_calls": False, "max_tokens": 56,
+            "tool_choice": CHOICES[choice], "parallel_tool_calls": False, "max_tokens": 16 if choice in ("auto", "none") else 48,
         }  # fmt: skip
         if not stream:
             answer = client.chat.completions.create(**asked).choices[0]
