@@ -24,6 +24,7 @@ import trio
 from stretto._version import __version__
 from stretto.chosen import ChosenModel, choose_model
 from stretto.chosen_embedder import choose_embedder
+from stretto.chosen_reranker import choose_reranker
 from stretto.engine import EngineClient, EngineFacts, PrefixStore
 from stretto.errors import SettingsError, StartupError, StoreError
 from stretto.kept import Kept, open_kept
@@ -48,7 +49,7 @@ from stretto.serving import (
 if TYPE_CHECKING:
     from stretto.api import Retries
     from stretto.cache import AnswerCache
-    from stretto.embedding import Embedder
+    from stretto.embedding import Embedder, Reranker
     from stretto.settings import Settings
 
 _ENGINE_STOP_S = 5.0
@@ -90,6 +91,7 @@ class Daemon:
         self._pipeline: Pipeline | None = None
         self._retries: Retries | None = None
         self._embedder: Embedder | None = None
+        self._reranker: Reranker | None = None
         self._kept = Kept()
         self._cache: AnswerCache | None = None
         self.engine_stuck = False
@@ -131,6 +133,9 @@ class Daemon:
             self._embedder = await trio.to_thread.run_sync(choose_embedder, settings)
             if self._embedder is not None:
                 held.callback(self._embedder.close)
+            self._reranker = await trio.to_thread.run_sync(choose_reranker, settings)
+            if self._reranker is not None:
+                held.callback(self._reranker.close)
             engine = EngineClient(
                 chosen.backend, engine_config(settings), prefix_store=self._prefix_store(chosen)
             )
@@ -206,6 +211,8 @@ class Daemon:
         pipeline.report("connections", lambda: {name: counter.stats() for name, counter in counters.items()})
         if self._embedder is not None:
             pipeline.report("embedder", self._embedder.stats)
+        if self._reranker is not None:
+            pipeline.report("reranker", self._reranker.stats)
         for name, report in self._kept.reports().items():
             pipeline.report(name, report)
         retries = self._retries = Retries(grace_s=settings.retry_grace_s)
@@ -223,6 +230,7 @@ class Daemon:
             allowed_hosts=settings.allowed_hosts,
             cors_origins=settings.cors_origins,
             embedder=self._embedder,
+            reranker=self._reranker,
             memory=self._kept.memory,
             retries=retries,
             cache=self._cache,
@@ -234,6 +242,7 @@ class Daemon:
             ledger=self._kept.ledger,
             ping_interval_s=settings.ping_interval_s,
             embedder=self._embedder,
+            reranker=self._reranker,
             memory=self._kept.memory,
             retries=retries,
             cache=self._cache,

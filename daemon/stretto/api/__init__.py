@@ -10,7 +10,7 @@ from stretto.api.envelopes import refusal_body
 from stretto.api.key_guard import KeyGuard
 from stretto.api.memory import memory_routes_at, require_memory
 from stretto.api.mounts import MOUNTS
-from stretto.api.ports import AnswerPort, EmbedderPort, HealthPort, ModelPort, PipelinePort
+from stretto.api.ports import AnswerPort, EmbedderPort, HealthPort, ModelPort, PipelinePort, RerankerPort
 from stretto.api.query import query_of, whole_number
 from stretto.api.reading import require_json
 from stretto.api.replies import ErrorReplies, RequestTag, send_error, send_json
@@ -28,6 +28,7 @@ __all__ = [
     "ModelPort",
     "PipelinePort",
     "RequestTag",
+    "RerankerPort",
     "Retries",
     "Routes",
     "caller_of",

@@ -16,9 +16,9 @@ from stretto.api.health import HealthRoute
 from stretto.api.key_guard import KeyGuard
 from stretto.api.listing import flat_listing, ledger_routes
 from stretto.api.memory import memory_routes
-from stretto.api.models import ModelDetail, ModelList
+from stretto.api.models import ModelDetail, ModelList, beside_entries
 from stretto.api.mounts import MOUNTS, Parts
-from stretto.api.ports import EmbedderPort, PipelinePort
+from stretto.api.ports import EmbedderPort, PipelinePort, RerankerPort
 from stretto.api.replies import ErrorReplies, RequestTag, no_such_route
 from stretto.api.retries import Retries
 from stretto.cache import AnswerCache
@@ -33,6 +33,7 @@ def shared_routes(
     ping_interval_s: float,
     compat: Collection[str] = tuple(MOUNTS),
     embedder: EmbedderPort | None = None,
+    reranker: RerankerPort | None = None,
     ledger: Ledger | None = None,
     memory: SessionMemory | None = None,
     retries: Retries | None = None,
@@ -40,16 +41,17 @@ def shared_routes(
 ) -> list[BaseRoute]:
     """The routes that the public port and the Unix socket both have; of the dialects, those named in ``compat``."""
     answer = partial(AnswerRoute, pipeline=pipeline, ping_interval_s=ping_interval_s, retries=retries)
-    parts = Parts(pipeline, answer, embedder, ledger)
+    parts = Parts(pipeline, answer, embedder, ledger, reranker)
     mounted = [route for name in compat for route in MOUNTS[name](parts)]
     more = None if ledger is None else flat_listing(ledger)
+    beside = beside_entries(embedder, reranker)
     return [
         *(() if ledger is None else ledger_routes(pipeline, ledger)),
         Route("/health", HealthRoute(pipeline, "live"), methods=["GET"]),
         Route("/health/live", HealthRoute(pipeline, "live"), methods=["GET"]),
         Route("/health/ready", HealthRoute(pipeline, "ready"), methods=["GET"]),
-        Route("/v1/models", ModelList(pipeline, embedder, more), methods=["GET"]),
-        Route("/v1/models/{model_id:path}", ModelDetail(pipeline, embedder, more), methods=["GET"]),
+        Route("/v1/models", ModelList(pipeline, beside, more), methods=["GET"]),
+        Route("/v1/models/{model_id:path}", ModelDetail(pipeline, beside, more), methods=["GET"]),
         *mounted,
         *memory_routes(memory),
         *cache_routes(cache),
@@ -79,6 +81,7 @@ def public_app(
     allowed_hosts: Iterable[str] = (),
     cors_origins: Iterable[str] = (),
     embedder: EmbedderPort | None = None,
+    reranker: RerankerPort | None = None,
     memory: SessionMemory | None = None,
     retries: Retries | None = None,
     cache: AnswerCache | None = None,
@@ -98,6 +101,7 @@ def public_app(
         allowed_hosts: further names by which clients may call us.
         cors_origins: origins of web pages that may read replies.
         embedder: computes embeddings, if there is one.
+        reranker: scores documents, if there is one.
         memory: what is remembered between requests, if anything is.
         retries: lets a retry join the run of the request before; None runs each by itself.
         cache: what was answered before, if it is kept.
@@ -108,6 +112,7 @@ def public_app(
             ping_interval_s=ping_interval_s,
             compat=compat,
             embedder=embedder,
+            reranker=reranker,
             ledger=ledger,
             memory=memory,
             cache=cache,

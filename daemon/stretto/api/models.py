@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 from starlette.types import Receive, Scope, Send
 
 from stretto.api.envelopes import is_anthropic
-from stretto.api.ports import EmbedderPort, ModelPort, PipelinePort
+from stretto.api.ports import EmbedderPort, ModelPort, PipelinePort, RerankerPort
 from stretto.api.replies import send_json
 from stretto.errors import InvalidRequest
 
@@ -55,14 +55,42 @@ def embedder_entry(embedder: EmbedderPort) -> dict[str, object]:
     }
 
 
-class ModelList:
-    """``GET /v1/models``: the served model, then the embedding model if there is one; in pages, as Anthropic's clients may ask."""
+def reranker_entry(reranker: RerankerPort) -> dict[str, object]:
+    """The reranking model: the same fields, for a model that writes nothing."""
+    return {
+        **_common(reranker.name, reranker.created),
+        "aliases": list(reranker.aliases),
+        "family": "bert",
+        "context_length": reranker.max_tokens,
+        "max_model_len": reranker.max_tokens,
+        "max_input_tokens": reranker.max_tokens,
+        "max_output_length": 0,
+        "max_tokens": 0,
+        "capabilities": ["rerank"],
+        "modalities": {"input": ["text"], "output": ["scores"]},
+    }
 
-    def __init__(
-        self, pipeline: PipelinePort, embedder: EmbedderPort | None = None, more: More | None = None
-    ) -> None:
+
+Beside = Sequence[tuple[frozenset[str], dict[str, object]]]
+"""Models beside the served one: the names of each, and its entry."""
+
+
+def beside_entries(embedder: EmbedderPort | None, reranker: RerankerPort | None) -> Beside:
+    """Those of the two that there are."""
+    entries: list[tuple[frozenset[str], dict[str, object]]] = []
+    if embedder is not None:
+        entries.append((frozenset({embedder.name, *embedder.aliases}), embedder_entry(embedder)))
+    if reranker is not None:
+        entries.append((frozenset({reranker.name, *reranker.aliases}), reranker_entry(reranker)))
+    return entries
+
+
+class ModelList:
+    """``GET /v1/models``: the served model, then those beside it; in pages, as Anthropic's clients may ask."""
+
+    def __init__(self, pipeline: PipelinePort, beside: Beside = (), more: More | None = None) -> None:
         self._pipeline = pipeline
-        self._embedder = embedder
+        self._beside = beside
         self._more = more
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -73,7 +101,7 @@ class ModelList:
         """
         model = self._pipeline.model
         entry = model_entry(model, self._more)
-        entries = [entry] if self._embedder is None else [entry, embedder_entry(self._embedder)]
+        entries = [entry, *(other for _, other in self._beside)]
         page, has_more = _page([_as_asked(scope, each) for each in entries], scope["query_string"])
         document = {
             "object": "list",
@@ -95,11 +123,9 @@ class ModelList:
 class ModelDetail:
     """``GET /v1/models/{id}``; an alias shows the model it stands for."""
 
-    def __init__(
-        self, pipeline: PipelinePort, embedder: EmbedderPort | None = None, more: More | None = None
-    ) -> None:
+    def __init__(self, pipeline: PipelinePort, beside: Beside = (), more: More | None = None) -> None:
         self._pipeline = pipeline
-        self._embedder = embedder
+        self._beside = beside
         self._more = more
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -110,10 +136,10 @@ class ModelDetail:
         """
         model = self._pipeline.model
         name = scope["path_params"]["model_id"]
-        embedder = self._embedder
-        if embedder is not None and name in (embedder.name, *embedder.aliases):
-            await send_json(send, _as_asked(scope, embedder_entry(embedder)))
-            return
+        for names, other in self._beside:
+            if name in names:
+                await send_json(send, _as_asked(scope, other))
+                return
         model.resolve(name)
         await send_json(send, _as_asked(scope, model_entry(model, self._more)))
 

@@ -10,7 +10,8 @@ from starlette.types import ASGIApp
 
 from stretto.api.counting import CountRoute
 from stretto.api.embeddings import EmbeddingsRoute
-from stretto.api.ports import EmbedderPort, PipelinePort
+from stretto.api.ports import EmbedderPort, PipelinePort, RerankerPort
+from stretto.api.rerank import RerankRoute
 from stretto.api.tokens import DetokenizeRoute, TokenizeRoute
 from stretto.api.versions import AnthropicVersion
 from stretto.dialects.anthropic import MESSAGES, parse_count
@@ -30,13 +31,15 @@ class Parts:
         pipeline: does the work.
         answer: from a dialect to the endpoint that answers in it.
         embedder: computes embeddings, if there is one.
-        ledger: whom embeddings are paid to, if anybody.
+        ledger: whom embeddings and scores are paid to, if anybody.
+        reranker: scores documents, if there is one.
     """
 
     pipeline: PipelinePort
     answer: Callable[[Dialect], ASGIApp]
     embedder: EmbedderPort | None = None
     ledger: Ledger | None = None
+    reranker: RerankerPort | None = None
 
 
 def openai_routes(parts: Parts) -> list[BaseRoute]:
@@ -53,6 +56,11 @@ def openai_routes(parts: Parts) -> list[BaseRoute]:
         Route(
             "/v1/embeddings",
             EmbeddingsRoute(parts.embedder, parts.pipeline, billing=Billing(parts.ledger)),
+            methods=["POST"],
+        ),
+        Route(
+            "/v1/rerank",
+            RerankRoute(parts.reranker, parts.pipeline, billing=Billing(parts.ledger)),
             methods=["POST"],
         ),
         Route("/tokenize", TokenizeRoute(parts.pipeline, CHAT.parse), methods=["POST"]),

@@ -93,6 +93,29 @@ class EmbeddingsPort(Protocol):
     def token_counts(self) -> tuple[int, ...]: ...
 
 
+class RankingPort(Protocol):
+    """See ``stretto.embedding.Ranking``."""
+
+    @property
+    def scores(self) -> npt.NDArray[np.float32]: ...
+    @property
+    def token_counts(self) -> tuple[int, ...]: ...
+
+
+class RerankerPort(Protocol):
+    """See ``stretto.embedding.Reranker``."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def aliases(self) -> tuple[str, ...]: ...
+    @property
+    def created(self) -> int: ...
+    @property
+    def max_tokens(self) -> int: ...
+    async def rank(self, query: str, documents: Sequence[str], *, truncate: bool = False) -> RankingPort: ...
+
+
 class EmbedderPort(Protocol):
     """See ``stretto.embedding.Embedder``."""
 

@@ -12,6 +12,7 @@ from stretto.api import (
     KeyGuard,
     PipelinePort,
     RequestTag,
+    RerankerPort,
     Retries,
     Routes,
     shared_routes,
@@ -34,6 +35,7 @@ def control_app(
     ping_interval_s: float = 10.0,
     uids: Collection[int] | None = None,
     embedder: EmbedderPort | None = None,
+    reranker: RerankerPort | None = None,
     memory: SessionMemory | None = None,
     retries: Retries | None = None,
     cache: AnswerCache | None = None,
@@ -48,6 +50,7 @@ def control_app(
         ping_interval_s: longest silence in a stream.
         uids: user ids that may call; by default the daemon's own and root.
         embedder: computes embeddings, if there is one.
+        reranker: scores documents, if there is one.
         memory: what is remembered between requests, if anything is.
         retries: lets a retry join the run of the request before; None runs each by itself.
         cache: what was answered before, if it is kept.
@@ -57,6 +60,7 @@ def control_app(
         pipeline,
         ping_interval_s=ping_interval_s,
         embedder=embedder,
+        reranker=reranker,
         ledger=ledger,
         memory=memory,
         cache=cache,

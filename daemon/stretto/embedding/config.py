@@ -12,7 +12,9 @@ from stretto.weights.jsonfile import parse_object, read_bytes, read_object
 
 Pooling = Literal["mean", "cls"]
 
-_ARCHITECTURE = "BertModel"
+ENCODER = "BertModel"
+CLASSIFIER = "BertForSequenceClassification"
+_PURPOSES = {ENCODER: ("embedding", "such as minilm"), CLASSIFIER: ("reranking", "with one label")}
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "hidden_act": ("gelu",),
     "position_embedding_type": ("absolute", None),
@@ -83,8 +85,12 @@ class EncoderConfig:
         return shapes
 
 
-def read_encoder_config(directory: Path) -> EncoderConfig:
+def read_encoder_config(directory: Path, architecture: str = ENCODER) -> EncoderConfig:
     """Read and check the configuration.
+
+    Args:
+        directory: of the model.
+        architecture: what it has to be: ``ENCODER``, or ``CLASSIFIER`` for the same with a head that gives one number.
 
     Raises:
         StartupError: ``model_unsupported``: it is no BERT encoder, or one with parts that are not computed here;
@@ -95,11 +101,16 @@ def read_encoder_config(directory: Path) -> EncoderConfig:
     if values is None:
         raise invalid(directory, "the directory has no config.json")
     names = values.get("architectures")
-    if names != [_ARCHITECTURE]:
+    if names != [architecture]:
+        purpose, example = _PURPOSES[architecture]
         raise unsupported(
             path,
-            f"architectures is {names!r}, which is no embedding model that can be computed",
-            remedy=f"Computable are encoders of the kind {_ARCHITECTURE}, such as minilm.",
+            f"architectures is {names!r}, which is no {purpose} model that can be computed",
+            remedy=f"Computable are encoders of the kind {architecture}, {example}.",
+        )
+    if architecture == CLASSIFIER and len(values.get("id2label") or (0, 1)) != 1:
+        raise unsupported(
+            path, f"id2label has {len(values.get('id2label') or (0, 1))} labels; a reranker has one"
         )
     for key, neutral in _NEUTRAL.items():
         if key in values and values[key] not in neutral:

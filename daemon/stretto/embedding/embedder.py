@@ -13,7 +13,7 @@ from stretto.embedding.encoder import Float32Array
 from stretto.embedding.model import EmbeddingModel
 from stretto.errors import EngineError, InvalidRequest
 
-_BATCH_TOKENS = 1024
+BATCH_TOKENS = 1024
 """Tokens computed in one go: enough to keep the processor busy, few enough that a caller who goes is soon rid of."""
 
 
@@ -132,12 +132,12 @@ class Embedder:
     async def _all(self, sequences: Sequence[Sequence[int]]) -> Float32Array:
         """float32 [sequences, dimensions]; as many batches at once as there are threads."""
         vectors = np.empty((len(sequences), self.dimensions), dtype=np.float32)
-        batches = _batches(sequences)
+        parts = batches(sequences)
         failures: list[Exception] = []
 
         async def work() -> None:
             try:
-                for batch in batches:
+                for batch in parts:
                     vectors[batch] = await self._one([sequences[index] for index in batch])
             except Exception as error:  # raised in a nursery it would come out in a group
                 failures.append(error)
@@ -174,7 +174,7 @@ class Embedder:
     ) -> tuple[list[list[int]], int, tuple[Float32Array, float] | None]:
         """Token ids, how many inputs were cut, and if all make one batch its vectors too: short texts cost one way to a thread."""
         sequences, cut = self._prepare(inputs, truncate)
-        small = 0 < sum(map(len, sequences)) <= _BATCH_TOKENS
+        small = 0 < sum(map(len, sequences)) <= BATCH_TOKENS
         return sequences, cut, self._compute(sequences) if small else None
 
     def _prepare(self, inputs: Sequence[str | Sequence[int]], truncate: bool) -> tuple[list[list[int]], int]:
@@ -222,12 +222,12 @@ def _too_long(index: int, tokens: int, more: bool, limit: int) -> InvalidRequest
     )
 
 
-def _batches(sequences: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    """Indices of sequences, sorted by length, in batches of at most ``_BATCH_TOKENS`` tokens (or one sequence)."""
+def batches(sequences: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+    """Indices of sequences, sorted by length, in batches of at most ``BATCH_TOKENS`` tokens (or one sequence)."""
     batch: list[int] = []
     tokens = 0
     for index in sorted(range(len(sequences)), key=lambda index: len(sequences[index])):
-        if batch and tokens + len(sequences[index]) > _BATCH_TOKENS:
+        if batch and tokens + len(sequences[index]) > BATCH_TOKENS:
             yield batch
             batch, tokens = [], 0
         batch.append(index)

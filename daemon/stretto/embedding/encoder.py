@@ -77,8 +77,10 @@ class BertEncoder:
         self.config = config
         self._words = tensors["embeddings.word_embeddings.weight"]
         self._positions = dequantise(tensors["embeddings.position_embeddings.weight"])
-        # Every text is one sentence: the first of the two token types.
-        self._positions += dequantise(tensors["embeddings.token_type_embeddings.weight"])[0]
+        types = dequantise(tensors["embeddings.token_type_embeddings.weight"])
+        # A text alone is of the first of the two token types; what the second makes different is added where it is.
+        self._positions += types[0]
+        self._second = types[1] - types[0] if len(types) > 1 else None
         self._norm = _norm(tensors, "embeddings.LayerNorm")
         self._layers = tuple(
             _layer(tensors, f"encoder.layer.{index}", config.head_size) for index in range(config.layers)
@@ -102,16 +104,7 @@ class BertEncoder:
         Returns:
             float32 [len(sequences), hidden_size], in the order given, each of length 1.
         """
-        order = sorted(range(len(sequences)), key=lambda index: len(sequences[index]))
-        runs = _runs([len(sequences[index]) for index in order])
-        x = self._embed([sequences[index] for index in order])
-        for layer in self._layers:
-            mixed = layer.attended(self._attend(layer.qkv(x), runs))
-            mixed += x
-            x = self._normalise(mixed, layer.attention_norm)
-            fed = layer.down(gelu(layer.up(x)))
-            fed += x
-            x = self._normalise(fed, layer.norm)
+        x, runs, order = self._states(sequences)
         pooled = np.empty((len(sequences), self.config.hidden_size), dtype=np.float32)
         done = 0
         for run in runs:
@@ -125,13 +118,52 @@ class BertEncoder:
         vectors[order] = pooled
         return vectors
 
-    def _embed(self, sequences: Sequence[Sequence[int]]) -> Float32Array:
+    def first_states(self, sequences: Sequence[Sequence[int]], first_parts: Sequence[int]) -> Float32Array:
+        """The last layer's state of each sequence's first token, which is what heads are put on.
+
+        Args:
+            sequences: as for ``forward``; each of two parts.
+            first_parts: length of the first part of each; what comes after it is of the second token type.
+
+        Returns:
+            float32 [len(sequences), hidden_size], in the order given.
+        """
+        x, runs, order = self._states(sequences, first_parts)
+        states = np.empty((len(sequences), self.config.hidden_size), dtype=np.float32)
+        starts = [run.start + index * run.length for run in runs for index in range(run.count)]
+        states[order] = x[starts]
+        return states
+
+    def _states(
+        self, sequences: Sequence[Sequence[int]], first_parts: Sequence[int] | None = None
+    ) -> tuple[Float32Array, list[_Run], list[int]]:
+        """The last layer's states [all tokens, hidden_size], the runs that they lie in, and which sequence comes where."""
+        order = sorted(range(len(sequences)), key=lambda index: len(sequences[index]))
+        runs = _runs([len(sequences[index]) for index in order])
+        x = self._embed(
+            [sequences[index] for index in order],
+            None if first_parts is None else [first_parts[index] for index in order],
+        )
+        for layer in self._layers:
+            mixed = layer.attended(self._attend(layer.qkv(x), runs))
+            mixed += x
+            x = self._normalise(mixed, layer.attention_norm)
+            fed = layer.down(gelu(layer.up(x)))
+            fed += x
+            x = self._normalise(fed, layer.norm)
+        return x, runs, order
+
+    def _embed(
+        self, sequences: Sequence[Sequence[int]], first_parts: Sequence[int] | None = None
+    ) -> Float32Array:
         """float32 [all tokens, hidden_size]."""
         ids: IntArray = np.fromiter(itertools.chain.from_iterable(sequences), dtype=np.int64)
         positions = np.concatenate([np.arange(len(sequence)) for sequence in sequences])
         rows = replace(self._words, data=self._words.data[ids], shape=(len(ids), self.config.hidden_size))
         x = dequantise(rows)
         x += self._positions[positions]
+        if first_parts is not None and self._second is not None:
+            x[positions >= np.repeat(first_parts, [len(sequence) for sequence in sequences])] += self._second
         return self._normalise(x, self._norm)
 
     def _attend(self, qkv: Float32Array, runs: Sequence[_Run]) -> Float32Array:

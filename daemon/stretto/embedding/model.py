@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import threadpoolctl
@@ -44,12 +44,14 @@ class EmbeddingModel:
             raise invalid(directory, "the file model.safetensors is missing")
         self._file = SafetensorsFile(path, buffers=_BUFFERS)
         try:
-            self.encoder = BertEncoder(self.config, self._tensors())
+            self.encoder = BertEncoder(
+                self.config, wanted_tensors(self._file, self.config.tensor_shapes(), _UNUSED)
+            )
             self.fingerprint = self._fingerprint()
         except BaseException:
             self.close()
             raise
-        self._blas = _one_thread_each()
+        self._blas = one_thread_each()
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of texts, however long. See ``TextEncoder.encode``."""
@@ -63,28 +65,6 @@ class EmbeddingModel:
         """Give the mapping back. Idempotent; a computation that is under way ends as it should."""
         self._file.file.close()
 
-    def _tensors(self) -> dict[str, RawTensor]:
-        path, found = self._file.file.path, self._file.tensors
-        wanted = self.config.tensor_shapes()
-        for name, shape in wanted.items():
-            if name not in found:
-                raise invalid(path, f"tensor {name} {list(shape)} is missing")
-            if found[name].shape != shape:
-                raise invalid(
-                    path,
-                    f"tensor {name} has the shape {list(found[name].shape)}; the configuration asks for {list(shape)}",
-                )
-        for name in found:
-            if name not in wanted and name not in _UNUSED:
-                raise unsupported(path, f"tensor {name} is not part of the encoder as it is known here")
-        tensors = {}
-        for name, shape in wanted.items():
-            entry = found[name]
-            rows = shape[0] if len(shape) > 1 else 1
-            data = self._file.file.data[entry.start : entry.end].reshape(rows, -1)
-            tensors[name] = RawTensor(name, entry.encoding, shape, data)
-        return tensors
-
     def _fingerprint(self) -> str:
         digest = hashlib.sha256(repr(self.config).encode())
         digest.update(hashlib.sha256(read_bytes(self.directory / "tokenizer.json", 1 << 28) or b"").digest())
@@ -92,7 +72,41 @@ class EmbeddingModel:
         return digest.hexdigest()
 
 
-def _one_thread_each() -> object:
+def wanted_tensors(
+    file: SafetensorsFile, wanted: Mapping[str, tuple[int, ...]], unused: Collection[str] = ()
+) -> dict[str, RawTensor]:
+    """Tensors of a file by name, none decoded yet.
+
+    Args:
+        file: opened.
+        wanted: names and shapes; the file must have all of them.
+        unused: names that it may have besides.
+
+    Raises:
+        StartupError: ``model_invalid``: one is missing or has another shape; ``model_unsupported``: there is one that nobody knows.
+    """
+    path, found = file.file.path, file.tensors
+    for name, shape in wanted.items():
+        if name not in found:
+            raise invalid(path, f"tensor {name} {list(shape)} is missing")
+        if found[name].shape != shape:
+            raise invalid(
+                path,
+                f"tensor {name} has the shape {list(found[name].shape)}; the configuration asks for {list(shape)}",
+            )
+    for name in found:
+        if name not in wanted and name not in unused:
+            raise unsupported(path, f"tensor {name} is not part of the encoder as it is known here")
+    tensors = {}
+    for name, shape in wanted.items():
+        entry = found[name]
+        rows = shape[0] if len(shape) > 1 else 1
+        data = file.file.data[entry.start : entry.end].reshape(rows, -1)
+        tensors[name] = RawTensor(name, entry.encoding, shape, data)
+    return tensors
+
+
+def one_thread_each() -> object:
     """Make numpy's BLAS compute in the thread that calls it, for as long as the process lives.
 
     Its own threads wait by spinning, and would take the cores away from those that compute the served model: on a busy machine

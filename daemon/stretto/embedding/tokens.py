@@ -53,21 +53,25 @@ class TextEncoder:
         self._base = base
         self._max_tokens = config.max_tokens
 
-    def encode(self, texts: Sequence[str]) -> list[TokenizedText]:
+    def encode(self, texts: Sequence[str], *, param: str = "input") -> list[TokenizedText]:
         """Tokenise texts. Other threads run meanwhile.
 
+        Args:
+            texts: any number of them.
+            param: the field that they came in, for errors.
+
         Raises:
-            InvalidRequest: a text holds half a surrogate pair; ``param`` is ``input[index]``.
+            InvalidRequest: a text holds half a surrogate pair; ``param`` is e.g. ``input[index]``.
         """
         bound = _CHARACTERS_A_TOKEN * self._max_tokens
-        found = self._ids([text[:bound] for text in texts])
+        found = self._ids([text[:bound] for text in texts], param)
         long = [
             index
             for index, text in enumerate(texts)
             if len(text) > bound and len(found[index].ids) <= self._max_tokens
         ]
         # Few tokens for so many characters (words of no language, white space): only now is the rest looked at.
-        for index, whole in zip(long, self._ids([texts[index] for index in long]), strict=True):
+        for index, whole in zip(long, self._ids([texts[index] for index in long], param), strict=True):
             found[index] = whole
         return [
             TokenizedText(tokenized.ids, cut=len(text) > bound and index not in long)
@@ -86,7 +90,7 @@ class TextEncoder:
             return ids
         return [*ids[: self._max_tokens - 1], self.last_id]
 
-    def _ids(self, texts: Sequence[str]) -> list[TokenizedText]:
+    def _ids(self, texts: Sequence[str], param: str) -> list[TokenizedText]:
         if not texts:
             return []
         try:
@@ -98,7 +102,7 @@ class TextEncoder:
                     raise InvalidRequest(
                         f"The text holds half a surrogate pair (U+{ord(half[0]):04X}) at character {half.start()}.",
                         code="invalid_value",
-                        param=f"input[{index}]",
+                        param=f"{param}[{index}]",
                         remedy="Send whole characters.",
                     ) from None
             raise

@@ -114,6 +114,17 @@ class LifecycleLog:
             logging.INFO, "embedded", request_id, texts=texts, prompt_tokens=prompt_tokens, after_s=after_s
         )
 
+    def reranked(self, request_id: str, *, documents: int, prompt_tokens: int, after_s: float) -> None:
+        """Documents were scored; the one line of a request for that."""
+        self._emit(
+            logging.INFO,
+            "reranked",
+            request_id,
+            documents=documents,
+            prompt_tokens=prompt_tokens,
+            after_s=after_s,
+        )
+
     def cancelled(self, request_id: str, *, phase: str, completion_tokens: int, after_s: float) -> None:
         """The client has gone, or someone ended it."""
         self._emit(

@@ -306,6 +306,13 @@ class Settings:
         EMBEDDINGS,
     )
 
+    reranker: str = setting(
+        "off",
+        Text(r"[^\x00-\x1f\x7f]{1,4096}", "off, or a name, a reference or a path", "MODEL"),
+        "The model that scores documents for /v1/rerank: an installed model's name, or a path to the directory of a BERT cross-encoder.",
+        EMBEDDINGS,
+    )
+
     memory: bool = setting(
         False,
         Switch(),
