@@ -299,19 +299,14 @@ class Settings:
     )
 
     embedder: str = setting(
-        "auto",
-        Text(r"[^\x00-\x1f\x7f]{1,4096}", "auto, off, or a name, a reference or a path", "MODEL"),
+        "auto", Text(r"[^\x00-\x1f\x7f]{1,4096}", "auto, off, or a name, a reference or a path", "MODEL"),
         "The model that computes embeddings: an installed model's name, or a path to its directory. auto is minilm where it is "
-        "installed (with the echo backend none); off is none.",
-        EMBEDDINGS,
-    )
-
+        "installed (with the echo backend none); off is none.", EMBEDDINGS,
+    )  # fmt: skip
     reranker: str = setting(
-        "off",
-        Text(r"[^\x00-\x1f\x7f]{1,4096}", "off, or a name, a reference or a path", "MODEL"),
-        "The model that scores documents for /v1/rerank: an installed model's name, or a path to the directory of a BERT cross-encoder.",
-        EMBEDDINGS,
-    )
+        "off", Text(r"[^\x00-\x1f\x7f]{1,4096}", "off, or a name, a reference or a path", "MODEL"),
+        "What scores documents for /v1/rerank: an installed model's name, or a BERT cross-encoder's directory.", EMBEDDINGS,
+    )  # fmt: skip
 
     memory: bool = setting(
         False,
