@@ -97,7 +97,7 @@ class House:
         for thread in threads:
             thread.start()
         try:
-            self.told.wait(self.told.count + self.draw.randrange(1, 40), 60.0)
+            self.told.wait(self.told.count + self.draw.randrange(1, 40), 300.0)
             stop.wait(moment_s)
         finally:
             self._end(daemon)
