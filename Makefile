@@ -31,8 +31,9 @@ model: install  ## Get the default model (once; 98 MB; its checksum is verified)
 embedder: install  ## Get the embedding model (once; 84 MB; its checksum is verified).
 	@$(BIN)/stretto pull minilm
 
+# A file's tests stay together: they share its daemon.
 test: install model embedder  ## Run the whole suite.
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 lint: install  ## Check style.
 	$(BIN)/ruff check .
