@@ -109,6 +109,15 @@ async def test_a_named_origin_gets_its_grant_and_others_do_not() -> None:
             assert not [name for name in reply.headers if name.startswith("access-control")]
 
 
+async def test_a_star_grants_every_origin() -> None:
+    async with running(CrossOrigin(hello, allowed=["*"])) as server:
+        for origin in ("http://a.example", "null"):
+            (reply,) = await server.exchange(get("/", f"Origin: {origin}", "Connection: close"))
+            assert reply.headers["access-control-allow-origin"] == origin
+            (reply,) = await server.exchange(PREFLIGHT % origin.encode())
+            assert reply.status == 204
+
+
 async def test_a_page_may_read_every_field_of_ours() -> None:
     async def replying(scope: Scope, receive: Receive, send: Send) -> None:
         headers = [

@@ -80,24 +80,25 @@ class HostGuard:
 
 
 class CrossOrigin:
-    """Grant the origins in ``allowed`` what a browser asks for; grant every other origin nothing.
+    """Grant the origins in ``allowed`` what a browser asks for; grant every other origin nothing. ``*`` stands for every origin.
 
     A request from elsewhere is not refused, since the browser hides the reply from its page anyway; a preflight from elsewhere
     reaches the application, which has no OPTIONS route.
 
     Args:
         app: what is guarded.
-        allowed: origins as browsers write them, e.g. ``http://localhost:3000``. ``*`` is not understood, on purpose.
+        allowed: origins as browsers write them, e.g. ``http://localhost:3000``, or ``*``.
     """
 
     def __init__(self, app: ASGIApp, *, allowed: Iterable[str] = ()) -> None:
         self._app = app
         self._allowed = frozenset(origin.rstrip("/").lower().encode("latin-1") for origin in allowed)
+        self._all = b"*" in self._allowed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, with the grant if there is one."""
         origin = _header(scope, b"origin") if scope["type"] == "http" and self._allowed else None
-        if origin is None or origin.lower() not in self._allowed:
+        if origin is None or not (self._all or origin.lower() in self._allowed):
             await self._app(scope, receive, send)
             return
         grant: list[Header] = [(b"access-control-allow-origin", origin), (b"vary", b"Origin")]
