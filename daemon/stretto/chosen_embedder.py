@@ -62,3 +62,9 @@ def _require_no_embedder(settings: Settings) -> None:
             code="model_not_found",
             remedy=f"Get one with: stretto pull {DEFAULT_EMBEDDER}. Or name one with --embedder, or use --semantic-cache exact.",
         )
+    if settings.memory_recall == "hybrid":
+        raise StartupError(
+            "--memory-recall hybrid compares messages by an embedding model, and there is none.",
+            code="model_not_found",
+            remedy=f"Get one with: stretto pull {DEFAULT_EMBEDDER}. Or name one with --embedder, or use --memory-recall words.",
+        )

@@ -139,7 +139,9 @@ class Daemon:
             engine = EngineClient(
                 chosen.backend, engine_config(settings), prefix_store=self._prefix_store(chosen)
             )
-            async with open_kept(settings, provider, (chosen.name, *chosen.aliases)) as self._kept:
+            async with open_kept(
+                settings, provider, (chosen.name, *chosen.aliases), self._embedder
+            ) as self._kept:
                 try:
                     facts = await self._load(tasks, engine)
                     if facts is None:

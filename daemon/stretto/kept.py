@@ -8,13 +8,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stretto.errors import StoreError
+from stretto.errors import EngineError, StoreError
 from stretto.ledger import Ledger, Provider
-from stretto.memory import SessionMemory
+from stretto.memory import Meaning, SessionMemory
 from stretto.store import FILE_NAME, Store
 from stretto.tables import SCHEMAS
 
 if TYPE_CHECKING:
+    from stretto.embedding import Embedder
+    from stretto.memory.meaning import Float32Array
     from stretto.settings import Settings
 
 
@@ -41,9 +43,23 @@ class Kept:
         return {name: part.stats for name, part in parts.items() if part is not None}
 
 
+def meaning_of(embedder: Embedder) -> Meaning:
+    """What session memory finds exchanges by; a text that cannot be embedded has none."""
+
+    async def embed(text: str) -> Float32Array | None:
+        try:
+            vector: Float32Array = (await embedder.embed([text], truncate=True)).vectors[0]
+            return vector
+        except EngineError as error:
+            _log.warning("a text of session memory has no vector (%s)", error.code)
+            return None
+
+    return Meaning(int(embedder.fingerprint[:15], 16), embed)
+
+
 @asynccontextmanager
 async def open_kept(
-    settings: Settings, provider: Provider | None, model: Sequence[str]
+    settings: Settings, provider: Provider | None, model: Sequence[str], embedder: Embedder | None
 ) -> AsyncIterator[Kept]:
     """Open the store for the length of the block, if a feature needs it. The state directory is there and locked.
 
@@ -51,6 +67,7 @@ async def open_kept(
         settings: which features are on.
         provider: prices and keys, if requests are billed.
         model: the names of the model that is served.
+        embedder: for what is found by its meaning.
 
     Raises:
         StartupError: see ``Store.open`` and ``Ledger.open``.
@@ -65,7 +82,12 @@ async def open_kept(
         memory = ledger = None
         if settings.memory:
             memory = SessionMemory(
-                store, top_k=settings.memory_top_k, max_entries=settings.memory_max_entries
+                store,
+                top_k=settings.memory_top_k,
+                max_entries=settings.memory_max_entries,
+                meaning=None
+                if embedder is None or settings.memory_recall == "words"
+                else meaning_of(embedder),
             )
             try:
                 await memory.purge()

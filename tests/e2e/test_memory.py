@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from click.testing import CliRunner, Result
 
 import clientlib
 from stretto.cli import main
-from support.daemon import ECHO, RunningDaemon, launch, running
+from support.daemon import ECHO, RunningDaemon, daemon_command, daemon_environment, launch, running
 
 FLAGS = (*ECHO, "--memory", "--memory-top-k", "2")
 Run = Callable[..., Result]
@@ -154,3 +155,22 @@ def test_a_damaged_store_is_refused_at_the_start_and_without_memory_not_even_loo
     with running(tmp_path, *ECHO) as daemon:
         assert httpx2.get(f"{daemon.url}/v1/memory").json()["error"]["code"] == "memory_off"
         assert ask(daemon, "zebra") == ("zebra", None)
+
+
+@pytest.mark.real_model
+def test_what_was_said_in_other_words_is_recalled(tmp_path: Path, minilm_path: Path) -> None:
+    flags = (*FLAGS, "--memory-recall", "hybrid", "--embedder", str(minilm_path))
+    with running(tmp_path, *flags) as daemon:
+        assert ask(daemon, "The vet says our dog needs its rabies shot in March.")[1] == "0"
+        assert ask(daemon, "My printer puts out nothing but blank pages.")[1] == "0"
+        assert ask(daemon, "When must the puppy be vaccinated?")[1] == "1"
+        assert httpx2.get(f"{daemon.url}/v1/memory").status_code == 200
+        with clientlib.Client(daemon.socket) as client:
+            assert client.admin.status()["memory"]["recalls_by"] == "words and meaning"
+
+
+def test_recall_by_meaning_needs_an_embedding_model(tmp_path: Path) -> None:
+    command = daemon_command(*FLAGS, "--memory-recall", "hybrid", "--state-dir", str(tmp_path), "--port", "0")
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, env=daemon_environment())
+    assert ended.returncode == 1
+    assert "stretto pull minilm" in ended.stderr

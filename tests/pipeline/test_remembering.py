@@ -281,10 +281,13 @@ async def test_a_default_limit_needs_no_more_room_than_itself(tmp_path: Path) ->
         assert (await it.ask("zebra"))[1] == "1"
 
 
-async def test_a_template_without_system_messages_is_answered_without_memory(tmp_path: Path) -> None:
+async def test_where_a_template_has_no_place_for_the_system_memory_begins_the_users_turn(
+    tmp_path: Path,
+) -> None:
     async with world(tmp_path, template=NO_SYSTEM + ECHO_CHAT_TEMPLATE) as it:
         await it.memory.add_note("", "default", "note")
-        assert await it.ask("zebra") == ("zebra", "yielded")
+        assert await it.ask("zebra") == ("Notes to keep in mind:\n- note\n\nzebra", "1")
+        assert (await it.remembered())[-1][0] == "zebra"
 
 
 async def test_a_store_that_fails_costs_the_memory_and_not_the_answer(

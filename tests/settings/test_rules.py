@@ -176,6 +176,13 @@ def test_the_socket_path_must_be_possible(tmp_path: Path, monkeypatch: pytest.Mo
 def test_questions_in_other_words_need_an_embedding_model() -> None:
     assert load(semantic_cache="on").settings.embedder == "auto"
     assert load(semantic_cache="exact", embedder="off").settings.semantic_cache == "exact"
+    assert load(memory="true", memory_recall="hybrid").settings.memory_recall == "hybrid"
+    with pytest.raises(SettingsError, match="has no effect without memory"):
+        load(memory_recall="hybrid")
+    with pytest.raises(
+        SettingsError, match="hybrid compares messages by an embedding model, and embedder is off"
+    ):
+        load(memory="true", memory_recall="hybrid", embedder="off")
     with pytest.raises(SettingsError, match="embedder is off") as caught:
         load(semantic_cache="on", embedder="off")
     assert caught.value.param == "semantic_cache"

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from stretto.memory.entry import TURN_CHARS, Entry, SessionCount, storable
+from stretto.memory.meaning import Vector, keep
 from stretto.memory.words import words
 from stretto.store import now_us
 
@@ -28,7 +29,13 @@ def session_number(connection: sqlite3.Connection, tenant: str, session: str) ->
 
 
 def add_exchange(
-    connection: sqlite3.Connection, tenant: str, session: str, said: str, answered: str, max_entries: int
+    connection: sqlite3.Connection,
+    tenant: str,
+    session: str,
+    said: str,
+    answered: str,
+    max_entries: int,
+    vector: Vector | None = None,
 ) -> bool:
     """Remember an exchange, each side cut to its limit. False when it has no place among the notes, or is the last one again."""
     said, answered = storable(said)[:TURN_CHARS], storable(answered)[:TURN_CHARS]
@@ -41,7 +48,9 @@ def add_exchange(
         return False
     if not _make_room(connection, number, max_entries):
         return False
-    _insert(connection, number, "exchange", said, answered, words(f"{said}\n{answered}"))
+    entry = _insert(connection, number, "exchange", said, answered, words(f"{said}\n{answered}"))
+    if vector is not None:
+        keep(connection, entry.key, vector)
     return True
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from stretto.errors import InvalidRequest, NotFound
 from stretto.memory import entries
 from stretto.memory.entry import NOTE_CHARS, TURN_CHARS, Entry, SessionCount, key_of, storable
+from stretto.memory.meaning import Meaning, Vector, alternate, nearest
 from stretto.memory.recollection import Recollection, fitting_notes, recollect
 from stretto.memory.search import search
 from stretto.store import Store
@@ -23,12 +24,14 @@ class SessionMemory:
         store: open, with this room's tables.
         top_k: most exchanges that are recalled at once.
         max_entries: most entries of a session; the oldest exchanges make room, notes never do.
+        meaning: recalls exchanges also by what was asked in other words; None recalls by words alone.
     """
 
-    def __init__(self, store: Store, *, top_k: int, max_entries: int) -> None:
+    def __init__(self, store: Store, *, top_k: int, max_entries: int, meaning: Meaning | None = None) -> None:
         self.top_k = top_k
         self.max_entries = max_entries
         self._store = store
+        self._meaning = meaning
         self.on_change: Callable[[str, str], Awaitable[None]] | None = None
         """Awaited with tenant and session once a note was pinned or anything forgotten: what was made with them is out of date."""
         self._counts = {"recalls": 0, "recalled_entries": 0, "recorded": 0}
@@ -43,8 +46,17 @@ class SessionMemory:
             present: earlier user messages of the conversation: their exchanges are not recalled.
         """
         shown = frozenset(storable(text)[:TURN_CHARS] for text in present)
+        vector = await self._vector(asked) if self.top_k else None
         found = await self._store.read(
-            partial(_recall, tenant=tenant, session=session, asked=asked, present=shown, top_k=self.top_k)
+            partial(
+                _recall,
+                tenant=tenant,
+                session=session,
+                asked=asked,
+                vector=vector,
+                present=shown,
+                top_k=self.top_k,
+            )
         )
         self._counts["recalls"] += 1
         if found is not None:
@@ -57,13 +69,21 @@ class SessionMemory:
         Returns:
             False when it was not: notes alone fill the session, or it is the very exchange that was remembered last.
         """
+        vector = await self._vector(said)
         kept = await self._store.write(
             lambda connection: entries.add_exchange(
-                connection, tenant, session, said, answered, self.max_entries
+                connection, tenant, session, said, answered, self.max_entries, vector
             )
         )
         self._counts["recorded"] += kept
         return kept
+
+    async def _vector(self, text: str) -> Vector | None:
+        text = storable(text)[:TURN_CHARS]
+        if self._meaning is None or not text.strip():
+            return None
+        values = await self._meaning.embed(text)
+        return None if values is None or not values.any() else Vector(self._meaning.model, values)
 
     async def add_note(self, tenant: str, session: str, text: str) -> Entry:
         """Pin a note. It is on the medium when this returns.
@@ -149,7 +169,8 @@ class SessionMemory:
 
     def stats(self) -> dict[str, object]:
         """Limits and counts since the start; plain JSON values."""
-        return {"top_k": self.top_k, "max_entries": self.max_entries, **self._counts}
+        by = "words" if self._meaning is None else "words and meaning"
+        return {"top_k": self.top_k, "max_entries": self.max_entries, "recalls_by": by, **self._counts}
 
 
 def _recall(
@@ -158,6 +179,7 @@ def _recall(
     tenant: str,
     session: str,
     asked: str,
+    vector: Vector | None,
     present: Collection[str],
     top_k: int,
 ) -> Recollection | None:
@@ -165,6 +187,8 @@ def _recall(
     if number is None:
         return None
     found = search(connection, number, storable(asked), present, top_k)
+    if vector is not None:
+        found = alternate((nearest(connection, number, vector, present, top_k), found), top_k)
     return recollect(entries.notes(connection, number), found)
 
 

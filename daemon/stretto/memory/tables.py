@@ -63,6 +63,21 @@ _DELETED = f"""
     END
 """
 
+_VECTOR = """
+    CREATE TABLE memory_vector (
+        session INTEGER NOT NULL,
+        entry INTEGER NOT NULL,
+        model INTEGER NOT NULL,
+        vector BLOB NOT NULL,
+        PRIMARY KEY (session, entry)
+    ) STRICT, WITHOUT ROWID
+"""
+_VECTOR_DELETED = """
+    CREATE TRIGGER memory_vector_deleted AFTER DELETE ON memory_entry BEGIN
+        DELETE FROM memory_vector WHERE session = old.session AND entry = old.id;
+    END
+"""
+
 
 def scoped(session: int, word: str) -> str:
     """A word as it is indexed for a session."""
@@ -93,6 +108,13 @@ def _indexed(connection: sqlite3.Connection) -> list[str]:
     return [f"{missing} entries are in the index or in the table alone"] if missing else []
 
 
+def _orphans(connection: sqlite3.Connection) -> list[str]:
+    (orphans,) = connection.execute(
+        "SELECT count(*) FROM (SELECT entry FROM memory_vector EXCEPT SELECT id FROM memory_entry)"
+    ).fetchone()
+    return [f"{orphans} vectors belong to no entry"] if orphans else []
+
+
 SCHEMA = Schema(
     "memory",
     (
@@ -108,7 +130,8 @@ SCHEMA = Schema(
                 _DELETED,
             ),
         ),
+        Step("vectors", (_VECTOR, _VECTOR_DELETED)),
     ),
-    checks=(Check("counts", _counts), Check("index", _indexed)),
+    checks=(Check("counts", _counts), Check("index", _indexed), Check("vectors", _orphans)),
     upkeep=("INSERT INTO memory_index (memory_index) VALUES ('optimize')",),
 )

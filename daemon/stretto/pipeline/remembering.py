@@ -81,7 +81,7 @@ class Remembering:
             return RememberedPrompt(await render(request), told="0")
         try:
             ids = await render(with_recollection(request, recollection))
-        except InvalidRequest:  # some templates know no system message
+        except InvalidRequest:  # what the template cannot say, or the context not hold
             return RememberedPrompt(await render(request), told="yielded")
         if not self._leaves_room(request, len(ids)):
             return RememberedPrompt(await render(request), told="yielded")

@@ -235,6 +235,18 @@ def _cache_needs_embedder(settings: Settings, origins: Origins) -> None:
         )
 
 
+def _hybrid_recall(settings: Settings, origins: Origins) -> None:
+    if settings.memory_recall == "hybrid" and not settings.memory:
+        raise refuse("memory_recall", origins, "hybrid has no effect without memory", "Add --memory.")
+    if settings.memory_recall == "hybrid" and settings.embedder == "off":
+        raise refuse(
+            "memory_recall",
+            origins,
+            "hybrid compares messages by an embedding model, and embedder is off",
+            "Leave --embedder out, or use --memory-recall words.",
+        )
+
+
 RULES: tuple[Callable[[Settings, Origins], None], ...] = (
     _open_host,
     _open_origins,
@@ -245,6 +257,7 @@ RULES: tuple[Callable[[Settings, Origins], None], ...] = (
     _files,
     _one_kind_of_keys,
     _cache_needs_embedder,
+    _hybrid_recall,
     _answer_fits,
     _deadline_after_stall,
     _directories,

@@ -314,6 +314,10 @@ class Settings:
         "Remember completed turns and pinned notes by session, and recall those that matter into later prompts.",
         MEMORY,
     )
+    memory_recall: str = setting(
+        "words", Choice(("words", "hybrid")),
+        "How exchanges are found: by the words they share with the message, or (hybrid) by an embedding model as well.", MEMORY,
+    )  # fmt: skip
     memory_top_k: int = setting(4, Integer(0, 100), "Exchanges that are recalled at most.", MEMORY)
     memory_max_entries: int = setting(
         1000,
