@@ -41,10 +41,10 @@ def find_daemon(settings: Settings) -> Daemon:
 @click.argument("named", metavar="[MODEL]", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Findings as one JSON object.")
 def doctor(named: str | None, as_json: bool, config: Path | None, **flags: FlagValue) -> int:
-    """Look at this machine: can it serve MODEL (or the one that is set), which backend computes it and why, what memory it will
-    need, how long a context fits, and what is missing to be faster?
+    """Look at this machine: can it serve MODEL (or the one that is set), and what is missing?
 
-    Reads settings, the installed models and the socket; starts and loads nothing. Exit status 1 if something prevents serving.
+    It says which backend computes the model and why, what memory that needs, how long a context fits, and what would be faster.
+    It reads settings, the installed models and the socket; starts and loads nothing. Exit status 1 if something prevents serving.
 
     \b
     Examples:

@@ -31,7 +31,7 @@ COMMANDS = {
     "cache": "Look at the answers that the daemon keeps, and forget them.",
     "credits": "Look after the credit ledger: keys, what they have, and what they paid.",
     "db": "Look after the store: the file of memories, cached answers and credits in the state directory.",
-    "doctor": "Look at this machine: can it serve, with the settings as they are, and what is missing?",
+    "doctor": "Look at this machine: can it serve MODEL (or the one that is set), and what is missing?",
     "bench": "Measure the daemon, alone or side by side with other OpenAI-compatible servers.",
     "version": "Print the version.",
 }
