@@ -14,6 +14,7 @@ from stretto.conversation import ChatTemplate, Tokenizer
 from stretto.errors import SettingsError, StartupError
 
 if TYPE_CHECKING:
+    from stretto.backends.native import NativeSupport
     from stretto.settings import Settings
     from stretto.weights import Checkpoint, ForeignCheckpoint, ModelFiles, ModelSource
 
@@ -127,10 +128,27 @@ def open_source(settings: Settings, path: Path) -> ModelFiles:
     return open_any(path) if settings.backend == "torch" else open_model(path)
 
 
+def native_may(settings: Settings, native: NativeSupport) -> bool:
+    """Whether the kernels can do what is asked for: a device, a dtype or offloading that is named only PyTorch can have."""
+    return (
+        settings.backend != "torch"
+        and settings.device in ("auto", "cpu")
+        and settings.dtype == "auto"
+        and settings.offload != "cpu"
+        and native.available
+    )
+
+
+def native_is_best(settings: Settings, native: NativeSupport) -> bool:
+    """Whether ``auto`` takes the kernels before PyTorch: for quantised weights that no GPU is to compute."""
+    from stretto.backends.host import gpu_is_there
+
+    return native.quantised and (settings.device == "cpu" or not gpu_is_there())
+
+
 def _choose_backend(settings: Settings, source: ModelFiles) -> tuple[str, Backend]:
     """What was asked for. ``auto`` is what computes the model best here: the native kernels for quantised weights on a CPU,
     PyTorch for all else."""
-    from stretto.backends.host import gpu_is_there
     from stretto.backends.native import NativeBackend, native_support
     from stretto.backends.torch import probe
     from stretto.weights import Checkpoint, ForeignCheckpoint, ModelSource
@@ -141,16 +159,9 @@ def _choose_backend(settings: Settings, source: ModelFiles) -> tuple[str, Backen
         return "torch", _torch(settings, source)
     assert isinstance(source, ModelSource)
     native = native_support(source)
-    # A device, a dtype or offloading that was asked for only PyTorch can have.
-    native_will_do = (
-        settings.backend != "torch"
-        and settings.device in ("auto", "cpu")
-        and settings.dtype == "auto"
-        and settings.offload != "cpu"
-        and native.available
-    )
-    native_is_best = native.quantised and (settings.device == "cpu" or not gpu_is_there())
-    if native_will_do and (settings.backend == "native" or native_is_best or not probe().available):
+    if native_may(settings, native) and (
+        settings.backend == "native" or native_is_best(settings, native) or not probe().available
+    ):
         bits = int(settings.activation_bits)
         return "native", NativeBackend(source, threads=settings.threads, activation_bits=bits)
     if settings.backend == "native":

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from stretto.backends.base import BackendInfo, LayerGroup, MemoryReport, ModelSpec
-from stretto.backends.host import Memory, gpu_is_there, host_memory
+from stretto.backends.host import Memory, host_memory
 from stretto.engine import EngineConfig, plan_kv
 from stretto.errors import StartupError
 
@@ -147,6 +147,7 @@ def _computed(settings: Settings, source: ModelFiles, torch: BackendInfo) -> _Co
     """The rules of ``stretto.chosen``, which makes the backend."""
     from stretto.backends.native import native_support
     from stretto.backends.torch.layout import lay_out
+    from stretto.chosen import native_is_best, native_may
     from stretto.weights import Checkpoint, ForeignCheckpoint, ModelSource
 
     asked = "it was asked for"
@@ -158,15 +159,8 @@ def _computed(settings: Settings, source: ModelFiles, torch: BackendInfo) -> _Co
         return _with_torch(settings, source, reason) if torch.available else None
     assert isinstance(source, ModelSource)
     native = native_support(source)
-    will_do = (
-        settings.backend != "torch"
-        and settings.device in ("auto", "cpu")
-        and settings.dtype == "auto"
-        and settings.offload != "cpu"
-        and native.available
-    )
-    best = native.quantised and (settings.device == "cpu" or not gpu_is_there())
-    if will_do and (settings.backend == "native" or best or not torch.available):
+    best = native_is_best(settings, native)
+    if native_may(settings, native) and (settings.backend == "native" or best or not torch.available):
         reason = (
             "its weights are quantised, and no GPU is to compute them" if best else "PyTorch is not there"
         )
@@ -174,7 +168,7 @@ def _computed(settings: Settings, source: ModelFiles, torch: BackendInfo) -> _Co
             "native",
             asked if settings.backend == "native" else reason,
             "cpu",
-            f"int{int(settings.activation_bits)}",
+            f"int{settings.activation_bits}",
             "the kernels compute the file's own blocks",
             packed_bytes(source),
             lay_out(source.config).layer_groups(_SIZES["bfloat16"]),

@@ -309,22 +309,18 @@ class Settings:
     )  # fmt: skip
 
     memory: bool = setting(
-        False,
-        Switch(),
-        "Remember completed turns and pinned notes by session, and recall those that matter into later prompts.",
-        MEMORY,
-    )
+        False, Switch(),
+        "Remember completed turns and pinned notes by session, and recall those that matter into later prompts.", MEMORY,
+    )  # fmt: skip
     memory_recall: str = setting(
         "words", Choice(("words", "hybrid")),
         "How exchanges are found: by the words they share with the message, or (hybrid) by an embedding model as well.", MEMORY,
     )  # fmt: skip
     memory_top_k: int = setting(4, Integer(0, 100), "Exchanges that are recalled at most.", MEMORY)
     memory_max_entries: int = setting(
-        1000,
-        Integer(1, 10_000_000),
-        "Entries that a session holds at most; the oldest exchanges make room, notes never do.",
-        MEMORY,
-    )
+        1000, Integer(1, 10_000_000),
+        "Entries that a session holds at most; the oldest exchanges make room, notes never do.", MEMORY,
+    )  # fmt: skip
 
     semantic_cache: str = setting(
         "off",
