@@ -128,14 +128,14 @@ def open_source(settings: Settings, path: Path) -> ModelFiles:
     return open_any(path) if settings.backend == "torch" else open_model(path)
 
 
-def native_may(settings: Settings, native: NativeSupport) -> bool:
+def native_may(settings: Settings, *, available: bool) -> bool:
     """Whether the kernels can do what is asked for: a device, a dtype or offloading that is named only PyTorch can have."""
     return (
         settings.backend != "torch"
         and settings.device in ("auto", "cpu")
         and settings.dtype == "auto"
         and settings.offload != "cpu"
-        and native.available
+        and available
     )
 
 
@@ -159,7 +159,7 @@ def _choose_backend(settings: Settings, source: ModelFiles) -> tuple[str, Backen
         return "torch", _torch(settings, source)
     assert isinstance(source, ModelSource)
     native = native_support(source)
-    if native_may(settings, native) and (
+    if native_may(settings, available=native.available) and (
         settings.backend == "native" or native_is_best(settings, native) or not probe().available
     ):
         bits = int(settings.activation_bits)

@@ -160,7 +160,9 @@ def _computed(settings: Settings, source: ModelFiles, torch: BackendInfo) -> _Co
     assert isinstance(source, ModelSource)
     native = native_support(source)
     best = native_is_best(settings, native)
-    if native_may(settings, native) and (settings.backend == "native" or best or not torch.available):
+    if native_may(settings, available=native.available) and (
+        settings.backend == "native" or best or not torch.available
+    ):
         reason = (
             "its weights are quantised, and no GPU is to compute them" if best else "PyTorch is not there"
         )

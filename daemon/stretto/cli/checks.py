@@ -156,17 +156,14 @@ def goes_to_mlx(settings: Settings) -> bool:
 
 def check_backends(settings: Settings) -> list[Finding]:
     """Which backends work, and whether the one that is set does."""
+    from stretto.chosen import native_may
+
     info, native, mlx = probe_torch(), probe_native(), probe_mlx()
     with_mlx = goes_to_mlx(settings)
     available, reason, devices = info.available, info.reason, info.devices
     wanted = settings.backend in ("auto", "torch") and not with_mlx
     # auto goes without PyTorch where the native kernels can do what was asked for.
-    goes_without = (
-        settings.backend == "auto"
-        and native.available
-        and settings.device in ("auto", "cpu")
-        and settings.dtype == "auto"
-    )
+    goes_without = settings.backend == "auto" and native_may(settings, available=native.available)
     where = f" ({', '.join(devices)})" if devices else ""
     found = [
         Finding(
