@@ -21,7 +21,10 @@ PAID: dict[str, dict[str, Any]] = {
     "/v1/responses": {"input": QUESTION, "max_output_tokens": 100},
     "/v1/messages": {"messages": MESSAGES, "max_tokens": 100},
     "/v1/embeddings": {"model": "bag", "input": QUESTION},
+    "/v1/rerank": {"model": "words", "query": QUESTION, "documents": [QUESTION, "Rates have risen."]},
 }
+BESIDE = ("/v1/embeddings", "/v1/rerank")
+"""Those that no served model answers: without streams, and nothing of them is cached."""
 KEYS = {ALICE: {"balance": "0.00001"}, BOB: {"balance": "1"}}
 
 
@@ -37,7 +40,7 @@ async def require_untouched(house: House) -> None:
 @pytest.mark.parametrize("path", PAID)
 async def test_402_in_the_words_of_each_dialect(tmp_path: Path, path: str) -> None:
     async with open_house(tmp_path, keys=KEYS) as house:
-        for stream in (False, True) if path != "/v1/embeddings" else (None,):
+        for stream in (None,) if path in BESIDE else (False, True):
             more = {} if stream is None else {"stream": stream}
             body = {"model": "echo", **PAID[path], **more}
             reply, _ = await house.call("POST", path, body, bearer(ALICE))
@@ -55,7 +58,7 @@ async def test_402_in_the_words_of_each_dialect(tmp_path: Path, path: str) -> No
             assert error["remedy"].startswith("Top up the key")
         assert house.engine.prompts == []
         await require_untouched(house)
-        assert house.ledger.stats()["refused_total"] == (1 if path == "/v1/embeddings" else 2)
+        assert house.ledger.stats()["refused_total"] == (1 if path in BESIDE else 2)
 
 
 async def test_every_reply_says_what_it_cost_and_what_is_left(tmp_path: Path) -> None:
@@ -70,7 +73,7 @@ async def test_every_reply_says_what_it_cost_and_what_is_left(tmp_path: Path) ->
 
 
 async def test_a_known_answer_costs_what_it_cost_and_is_not_given_to_who_cannot_pay(tmp_path: Path) -> None:
-    bodies = {path: {"model": "echo", **body} for path, body in PAID.items() if "ings" not in path}
+    bodies = {path: {"model": "echo", **body} for path, body in PAID.items() if path not in BESIDE}
     del bodies["/v1/completions"]  # raw prompts are not cached
     async with open_house(tmp_path, keys=KEYS) as house:
         costs = {}

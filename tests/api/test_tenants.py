@@ -49,7 +49,7 @@ OWN: dict[tuple[str, str], Any] = {
     ("POST", "/v1/responses/input_tokens"): {"model": "echo", "input": QUESTION},
     ("POST", "/v1/messages/count_tokens"): CHAT,
     ("POST", "/v1/embeddings"): {"model": "bag", "input": QUESTION},
-    ("POST", "/v1/rerank"): {"model": "bag", "query": QUESTION, "documents": [QUESTION]},
+    ("POST", "/v1/rerank"): {"model": "words", "query": QUESTION, "documents": [QUESTION]},
     ("POST", "/tokenize"): {"messages": CHAT["messages"]},
     ("POST", "/detokenize"): {"tokens": [104, 105]},
     ("GET", "/v1/models"): None,

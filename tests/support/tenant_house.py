@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import trio
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -17,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from stretto.api import Retries, Routes, public_app, refusal_body
 from stretto.backends.echo import ECHO_CHAT_TEMPLATE, EchoBackend, EchoScript, EchoTokenizer
 from stretto.cache import AnswerCache, CacheConfig
+from stretto.cache.index import Float32Array
 from stretto.control import control_app
 from stretto.conversation import ChatTemplate
 from stretto.engine import EngineClient, EngineConfig, Generation, SequenceRequest
@@ -57,6 +59,28 @@ class BagModel(BagEmbedder):
     async def embed(self, inputs: Sequence[str], *, truncate: bool = False) -> Counted:
         found = await super().embed(inputs)
         return Counted(found.vectors, tuple(len(text.split()) for text in inputs))
+
+
+@dataclass
+class Ranked:
+    scores: Float32Array
+    token_counts: tuple[int, ...]
+
+
+@dataclass
+class WordsModel:
+    """A reranker that scores a document by the share of its words that the query has, as the routes know one."""
+
+    name: str = "words"
+    aliases: tuple[str, ...] = ()
+    created: int = 0
+    max_tokens: int = 256
+
+    async def rank(self, query: str, documents: Sequence[str], *, truncate: bool = False) -> Ranked:
+        known = set(query.split())
+        words = [text.split() for text in documents]
+        scores = np.array([sum(word in known for word in each) / len(each) for each in words], np.float32)
+        return Ranked(scores, tuple(len(known) + len(each) for each in words))
 
 
 class Late:
@@ -113,7 +137,7 @@ async def open_house(
 ) -> AsyncIterator[House]:
     """A house in a directory; with ``socket`` its door is the Unix socket, else the public port."""
     late = Late()
-    priced = {"models": {"echo": {"pricing": PRICING}, "bag": {"pricing": PRICING}}, **provider}
+    priced = {"models": {name: {"pricing": PRICING} for name in ("echo", "bag", "words")}, **provider}
     async with (
         running(
             late, refusal_body=refusal_body, unix_path=directory / "s.sock" if socket else None
@@ -147,6 +171,7 @@ async def open_house(
             "memory": memory,
             "cache": cache,
             "embedder": embedder,
+            "reranker": WordsModel(),
             "retries": retries,
         }
         if socket:

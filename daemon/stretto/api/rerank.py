@@ -17,7 +17,7 @@ from stretto.dialects.rerank import ID_PREFIX, RerankRequest, parse_rerank, rend
 from stretto.errors import NotFound, StrettoError
 from stretto.observe import LifecycleLog
 from stretto.pipeline import Billing, draining_error
-from stretto.serving import drain_of, read_body, run_until_disconnect
+from stretto.serving import Header, drain_of, read_body, run_until_disconnect
 
 _AT_ONCE = 2  # bodies that are parsed or written; both may be megabytes
 
@@ -69,8 +69,9 @@ class RerankRoute:
     async def _reply(self, scope: Scope, body: bytes, began: float, send: Send) -> None:
         if self._pipeline.health().state == "draining":
             raise draining_error()
-        reply, counts = await drain_of(scope).run(partial(self._computed, scope, body))
-        await send_json_bytes(send, reply)
+        headers: list[Header] = []
+        reply, counts = await drain_of(scope).run(partial(self._computed, scope, body, headers))
+        await send_json_bytes(send, reply, headers=headers)
         self._log.reranked(
             scope["state"]["request_id"],
             documents=len(counts),
@@ -78,8 +79,10 @@ class RerankRoute:
             after_s=self._clock() - began,
         )
 
-    async def _computed(self, scope: Scope, body: bytes) -> tuple[bytes, tuple[int, ...]]:
-        """The reply's body, and the tokens read with each document."""
+    async def _computed(
+        self, scope: Scope, body: bytes, headers: list[Header]
+    ) -> tuple[bytes, tuple[int, ...]]:
+        """The reply's body, and the tokens read with each document; what its head is to say comes into ``headers``."""
         request = await trio.to_thread.run_sync(parse_rerank, body, limiter=self._limiter)
         reranker = self._resolve(request)
         state = scope["state"]
@@ -87,10 +90,11 @@ class RerankRoute:
         async with self._billing.other_bill(state.get("tenant", ""), state["request_id"], names) as bill:
             await bill.reserve(len(request.documents) * reranker.max_tokens, [0])
             found = await reranker.rank(request.query, request.documents, truncate=request.truncate)
-            await bill.settle(Usage(sum(found.token_counts), 0))
+            used = await bill.settle(Usage(sum(found.token_counts), 0))
+            bill.tell(headers)
         reply = await trio.to_thread.run_sync(
-            render_rerank, request, state["request_id"], reranker.name, found.scores.tolist(),
-            sum(found.token_counts), limiter=self._limiter,
+            render_rerank, request, state["request_id"], reranker.name, found.scores.tolist(), used,
+            limiter=self._limiter,
         )  # fmt: skip
         return reply, found.token_counts
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stretto.conversation.events import Usage
 from stretto.dialects.fields import read_fields
 from stretto.dialects.json_text import dumps
 
@@ -51,7 +52,7 @@ def parse_rerank(body: bytes) -> RerankRequest:
 
 
 def render_rerank(
-    request: RerankRequest, request_id: str, model: str, scores: Sequence[float], tokens: int
+    request: RerankRequest, request_id: str, model: str, scores: Sequence[float], used: Usage
 ) -> bytes:
     """The reply's body: the best documents first, of equal ones those that came first.
 
@@ -60,7 +61,7 @@ def render_rerank(
         request_id: of the reply.
         model: the id of the model that computed.
         scores: of each document, from 0 to 1.
-        tokens: that were read.
+        used: tokens that were read, and what they cost.
     """
     order = sorted(range(len(scores)), key=lambda index: (-scores[index], index))[: request.top_n]
     results: list[dict[str, object]] = []
@@ -75,6 +76,6 @@ def render_rerank(
             "object": "list",
             "model": model,
             "results": results,
-            "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+            "usage": {"prompt_tokens": used.prompt_tokens, "total_tokens": used.total_tokens, **used.cost},
         }
     ).encode()
