@@ -4,10 +4,12 @@ VENV ?= .venv
 # Every extra that this platform supports.
 EXTRAS ?= torch,mlx,bench,dev
 BIN := $(VENV)/bin
+# Other people's clients have needs that exclude each other's and ours, so they live apart.
+CLIENTS := $(VENV)/clients
 STAMP := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: run install model embedder test lint types clean help
+.PHONY: run install model embedder test clients lint types clean help
 
 help:  ## Show the targets.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -34,6 +36,14 @@ embedder: install  ## Get the embedding model (once; 84 MB; its checksum is veri
 # A file's tests stay together: they share its daemon.
 test: install model embedder  ## Run the whole suite.
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+
+$(CLIENTS)/.installed: tests/clients/requirements.txt
+	@$(CLIENTS)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(CLIENTS)
+	@$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/clients/requirements.txt
+	@touch $@
+
+clients: install embedder $(CLIENTS)/.installed  ## Run instructor, pydantic-ai, litellm and llm against the daemon.
+	STRETTO_TEST_PYTHON=$(abspath $(BIN))/python $(CLIENTS)/bin/python -m pytest tests/clients $(ARGS)
 
 lint: install  ## Check style.
 	$(BIN)/ruff check .

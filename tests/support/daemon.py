@@ -44,7 +44,9 @@ class RunningDaemon:
 
 
 def daemon_command(*flags: str) -> list[str]:
-    return [sys.executable, "-m", "stretto", "serve", *flags]
+    """Where the tests of other people's clients run, the daemon is installed elsewhere: ``STRETTO_TEST_PYTHON`` names its Python."""
+    python = os.environ.get("STRETTO_TEST_PYTHON") or sys.executable
+    return [python, "-m", "stretto", "serve", *flags]
 
 
 def daemon_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
