@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from stretto.backends.base import KVPlan
 from stretto.engine.live import LiveSequence
 from stretto.engine.sampler import SamplerState
-from stretto.engine.scheduler import Scheduler, share_prefill
+from stretto.engine.precedence import share_prefill
+from stretto.engine.scheduler import Scheduler
 from stretto.engine.sequence import TRANSITIONS, Phase
 from support.engine_harness import request
 

@@ -113,6 +113,7 @@ class EngineStats:
         state: an ``EngineState`` value.
         queued, running, max_batch: sequences.
         held_back: those of ``queued`` that the last step had no place or no KV memory for; the others have come since.
+        raised: sequences that had waited so long behind more urgent ones that they came to count as more urgent.
         kv_blocks_used, kv_blocks_cached, kv_blocks_total: over all layer groups; held by sequences, and kept for the prefix
             cache alone, which gives them up when they are needed.
         kv_bytes_used, kv_bytes_total: the same in bytes.
@@ -133,6 +134,7 @@ class EngineStats:
     state: str
     queued: int = 0
     held_back: int = 0
+    raised: int = 0
     running: int = 0
     max_batch: int = 0
     kv_blocks_used: int = 0

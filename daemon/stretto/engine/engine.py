@@ -176,6 +176,7 @@ class Engine:
                 state=self._state.value,
                 queued=scheduler.queued,
                 held_back=scheduler.held_back,
+                raised=scheduler.raised,
                 running=scheduler.running,
                 max_batch=self._config.max_batch,
                 kv_blocks_used=sum(used),

@@ -258,6 +258,8 @@ class KVCache:
         extra_key = sequence.request.extra_key
         known = sequence.cached_tokens // self._block_tokens
         turns = 1 + (sequence.chain[known - 1].turns if known else 0)
+        if sequence.request.priority == "background":
+            turns = 0  # nobody comes back to a title: it goes first, unless others begin like it
         added: list[PrefixNode] = []
         for index in range(len(sequence.chain), full):
             tip = sequence.chain[-1] if index else None

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from stretto.backends.base import Chunk, Int32Array
+from stretto.conversation.priority import PRIORITIES
 from stretto.engine.prefix import PrefixNode
 from stretto.engine.sampler import SamplerState
 from stretto.engine.sequence import (
@@ -45,6 +46,7 @@ class LiveSequence:
         unpublished: what it computes is told to nobody any more.
         restoring: more of its prompt is about to be read from a store, so nothing of it is computed yet.
         cancelled: the caller wants it ended; it ends at the next chance.
+        rank: the place of its priority among ``PRIORITIES``, 0 the most urgent; less once it has waited too long.
     """
 
     request: SequenceRequest
@@ -65,9 +67,11 @@ class LiveSequence:
     cancelled: bool = False
     started_at: float | None = None
     first_token_at: float | None = None
+    rank: int = field(init=False)
     _prompt_bytes: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        self.rank = PRIORITIES.index(self.request.priority)
         self._prompt_bytes = self.prompt.tobytes()
 
     @property
@@ -171,4 +175,5 @@ class LiveSequence:
             kv_blocks=sum(int((table >= 0).sum()) for table in self.block_tables),
             cached_tokens=self.cached_tokens,
             age_s=now - self.submitted_at,
+            priority=self.request.priority,
         )

@@ -46,7 +46,7 @@ class PrefixNode:
         tokens: its token ids, int32 as bytes.
         blocks: where its KV is: a block number a layer group; -1 where a window has left it behind and its room was needed.
         depth: blocks of the chain up to and with it; 0 for a root.
-        turns: how many requests, each going on where one before it had ended, made the chain.
+        turns: how many requests, each going on where one before it had ended, made the chain; 0 if the last of them was background work.
         children: what is known to follow, by digest.
         users: sequences that hold it.
         reuses: sequences that found it.

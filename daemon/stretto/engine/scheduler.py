@@ -1,8 +1,8 @@
 """Who runs in the next step. Pure: no clock, no thread, no backend.
 
 Blocks for the whole prompt and the longest answer are promised before a sequence starts, so a running sequence never runs out
-and nothing is ever preempted. What does not fit waits, first come first served: a large one at the head is not overtaken, so
-it cannot starve.
+and nothing is ever preempted. What does not fit waits, first come first served among those of one rank: a large one at the head is
+overtaken by more urgent ones alone, and rises in time (see ``precedence``), so it cannot starve. Background work leaves one place free.
 
 Of prompts that begin alike, one computes what they share, block by block, and the others take it over.
 """
@@ -17,6 +17,8 @@ from stretto.backends.base import KVPlan
 from stretto.engine.budget import WindowNeed
 from stretto.engine.kv import KVCache
 from stretto.engine.live import LiveSequence
+from stretto.engine.pacing import MIN_PREFILL_TOKENS
+from stretto.engine.precedence import BACKGROUND, LOWER_SHARE, Rising, share_by_rank
 from stretto.engine.sequence import Phase
 
 
@@ -48,6 +50,7 @@ class Scheduler:
         self._queue: deque[LiveSequence] = deque()
         self._held_back = 0
         self._running: list[LiveSequence] = []
+        self._rising = Rising()
 
     @property
     def busy(self) -> bool:
@@ -71,8 +74,14 @@ class Scheduler:
 
     @property
     def decoding(self) -> bool:
-        """Whether any answer is being generated."""
-        return any(sequence.phase is Phase.GENERATING for sequence in self._running)
+        """Whether any answer is being generated that is no less urgent than all the prompts being read."""
+        first = min((sequence.rank for sequence in self.reading()), default=BACKGROUND)
+        return any(s.phase is Phase.GENERATING and s.rank <= first for s in self._running)
+
+    @property
+    def raised(self) -> int:
+        """Sequences that have waited so long that they came to count as more urgent."""
+        return self._rising.raised
 
     @property
     def scoring(self) -> bool:
@@ -83,8 +92,9 @@ class Scheduler:
         )
 
     def reading(self) -> list[LiveSequence]:
-        """Sequences whose prompt is not read to its end, by age."""
-        return [sequence for sequence in self._running if sequence.phase is Phase.PREFILLING]
+        """Sequences whose prompt is not read to its end, by rank and then by age."""
+        reading = [sequence for sequence in self._running if sequence.phase is Phase.PREFILLING]
+        return sorted(reading, key=_rank)
 
     def get(self, sequence_id: str) -> LiveSequence | None:
         """The live sequence of that id."""
@@ -92,10 +102,10 @@ class Scheduler:
 
     def live(self) -> list[LiveSequence]:
         """All live sequences: the running ones by age, then the queued ones in order."""
-        return [*self._running, *self._queue]
+        return [*self._running, *sorted(self._queue, key=_rank)]
 
     def enqueue(self, sequence: LiveSequence) -> None:
-        """Add a sequence at the end of the queue.
+        """Add a sequence at the end of those of its rank.
 
         Raises:
             ValueError: a live sequence has its id.
@@ -107,15 +117,23 @@ class Scheduler:
 
     def admit(self, now: float) -> None:
         """Start queued sequences, in order, as long as there are places and blocks for all that each may need."""
+        self._rising.raise_some(self._queue, now)
         while self._queue and len(self._running) < self._max_batch:
-            sequence = self._queue[0]
-            if not self.kv.start(sequence):
+            sequence = min(self._queue, key=_rank)  # of equal ones the first
+            if not self._has_place(sequence) or not self.kv.start(sequence):
                 break
-            self._queue.popleft()
+            self._queue.remove(sequence)
+            self._rising.started(sequence, now)
             sequence.started_at = now
             sequence.advance(Phase.PREFILLING)
             self._running.append(sequence)
         self._held_back = len(self._queue)
+
+    def _has_place(self, sequence: LiveSequence) -> bool:
+        """Whether it may take a place, of which background work leaves one free where there is more than one."""
+        if sequence.rank != BACKGROUND:
+            return True
+        return sum(s.rank == BACKGROUND for s in self._running) < max(1, self._max_batch - 1)
 
     def plan(self, prefill_tokens: int) -> list[Part]:
         """The next step: every answer's next token, and at most so many tokens of the prompts."""
@@ -126,7 +144,7 @@ class Scheduler:
         for sequence in reading:
             self.kv.extend(sequence)
         reading = [sequence for sequence in reading if not sequence.restoring]
-        for sequence, count in self._share(reading, prefill_tokens):
+        for sequence, count in self._share(reading, self._allowance(reading, prefill_tokens)):
             self.kv.explain(sequence)
             last = count == sequence.unread_tokens
             parts.append(Part(sequence, count, True, last and sequence.request.max_tokens > 0))
@@ -134,19 +152,35 @@ class Scheduler:
             self.kv.prepare(part.sequence, part.count)
         return parts
 
+    def _allowance(self, reading: Sequence[LiveSequence], prefill_tokens: int) -> int:
+        """Prompt tokens for a step: fewer where an answer is more urgent than all of the prompts, so that it hardly slows down."""
+        first = min((sequence.rank for sequence in reading), default=0)
+        if not any(s.phase is Phase.GENERATING and s.rank < first for s in self._running):
+            return prefill_tokens
+        return min(prefill_tokens, max(MIN_PREFILL_TOKENS, prefill_tokens // LOWER_SHARE))
+
     def _share(self, reading: Sequence[LiveSequence], prefill_tokens: int) -> list[tuple[LiveSequence, int]]:
         """Who of the prompts gets how many tokens, those with any.
 
         A prompt waits while another, which has got further or came first, computes the very block that it needs next; but only if
-        that one gets on in this step. So of those in each other's way one always does, and no prompt waits for one that waits.
+        that one gets on in this step. So of those in each other's way one always does, and no prompt waits for one that waits. Who
+        computes for a more urgent one is as urgent.
         """
         leaders = self._leaders(reading)
+        ranks = {sequence: sequence.rank for sequence in reading}
+        for sequence, leader in leaders.items():
+            ranks[leader] = min(ranks[leader], sequence.rank)
+
+        def shared(active: Sequence[LiveSequence]) -> list[int]:
+            unread = [sequence.unread_tokens for sequence in active]
+            return share_by_rank(unread, [ranks[sequence] for sequence in active], prefill_tokens)
+
         active = [sequence for sequence in reading if sequence not in leaders]
-        shares = share_prefill([sequence.unread_tokens for sequence in active], prefill_tokens)
+        shares = shared(active)
         moving = {sequence for sequence, count in zip(active, shares, strict=True) if count}
         if any(leader not in moving for leader in leaders.values()):
             active = [sequence for sequence in reading if leaders.get(sequence) not in moving]
-            shares = share_prefill([sequence.unread_tokens for sequence in active], prefill_tokens)
+            shares = shared(active)
         return [(sequence, count) for sequence, count in zip(active, shares, strict=True) if count]
 
     def _leaders(self, reading: Sequence[LiveSequence]) -> dict[LiveSequence, LiveSequence]:
@@ -184,24 +218,5 @@ class Scheduler:
         return forgotten
 
 
-def share_prefill(unread: Sequence[int], budget: int) -> list[int]:
-    """Divide a step's prompt tokens among prompts, given in order of age by what is unread of each.
-
-    Half goes to the oldest, the other half to the one that is nearest to its end, and what is left to the others by age. So a
-    short prompt is read at once beside a long one, the long one never gets less than half, and each becomes the oldest in time.
-    """
-    shares = [0] * len(unread)
-    left = budget
-
-    def give(index: int, most: int) -> None:
-        nonlocal left
-        count = min(most, left, unread[index] - shares[index])
-        shares[index] += count
-        left -= count
-
-    if unread:
-        give(0, -(-budget // 2))
-        give(min(range(len(unread)), key=lambda index: (unread[index], index)), left)
-        for index in range(len(unread)):
-            give(index, left)
-    return shares
+def _rank(sequence: LiveSequence) -> int:
+    return sequence.rank

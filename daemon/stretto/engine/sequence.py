@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Literal
 
 from stretto.conversation.messages import SamplingParams
+from stretto.conversation.priority import Priority
 from stretto.engine.constraint import TokenConstraint
 from stretto.errors import StrettoError
 
@@ -52,6 +53,7 @@ class SequenceRequest:
         constraint: what the answer must keep to; of this sequence alone.
         prompt_logprobs: alternatives to report for each token of the prompt, or None. With it all of the prompt is computed, known or
             not.
+        priority: in which order it starts, and how much of a step its prompt gets; changes nothing of the answer.
     """
 
     id: str
@@ -63,6 +65,7 @@ class SequenceRequest:
     extra_key: bytes = b""
     constraint: TokenConstraint | None = None
     prompt_logprobs: int | None = None
+    priority: Priority = "normal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,3 +168,4 @@ class SequenceStats:
     kv_blocks: int
     cached_tokens: int = 0
     age_s: float = field(default=0.0)
+    priority: Priority = "normal"
