@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Unpack
 
-from clientlib.calls import ChatOptions, Messages, Sampling
+from clientlib.calls import ChatOptions, Messages, Priority, Sampling
 from clientlib.client import Admin, ChatStream, Client, TextStream
 from clientlib.credits import AsyncCredits, Credits
 from clientlib.default import DEFAULT
@@ -73,6 +73,7 @@ __all__ = [
     "Messages",
     "Model",
     "NotFound",
+    "Priority",
     "ProtocolError",
     "QueueFull",
     "RateLimited",
@@ -105,6 +106,7 @@ def generate(
     seed: int | None = None,
     model: str | None = None,
     timeout_s: float | None = None,
+    priority: Priority | None = None,
     **sampling: Unpack[Sampling],
 ) -> str:
     """The answer to one prompt, as text, from the daemon on the default socket. Raises ClientError."""
@@ -117,6 +119,7 @@ def generate(
         seed=seed,
         model=model,
         timeout_s=timeout_s,
+        priority=priority,
         **sampling,
     )
 
@@ -131,6 +134,7 @@ def stream(
     seed: int | None = None,
     model: str | None = None,
     timeout_s: float | None = None,
+    priority: Priority | None = None,
     **sampling: Unpack[Sampling],
 ) -> TextStream:
     """The answer to one prompt, in pieces of text, from the daemon on the default socket. Raises ClientError when read."""
@@ -143,6 +147,7 @@ def stream(
         seed=seed,
         model=model,
         timeout_s=timeout_s,
+        priority=priority,
         **sampling,
     )
 
@@ -152,10 +157,11 @@ def chat(
     *,
     model: str | None = None,
     timeout_s: float | None = None,
+    priority: Priority | None = None,
     **options: Unpack[ChatOptions],
 ) -> Reply:
     """The answer to a conversation, from the daemon on the default socket. Raises ClientError."""
-    return DEFAULT.get().chat(messages, model=model, timeout_s=timeout_s, **options)
+    return DEFAULT.get().chat(messages, model=model, timeout_s=timeout_s, priority=priority, **options)
 
 
 def __getattr__(name: str) -> object:

@@ -20,6 +20,7 @@ from clientlib.cache_calls import (
 from clientlib.calls import (
     ChatOptions,
     Messages,
+    Priority,
     Sampling,
     drain_call,
     health_call,
@@ -187,6 +188,7 @@ class AsyncClient:
         sleep: waits between those tries.
         session: the memory session that requests belong to; None means the daemon's ``default``.
         memory: ``read`` recalls and does not record, ``off`` does neither; None does both, where the daemon remembers at all.
+        priority: ``background`` yields to what others wait for, ``high`` goes before it; each call that asks for an answer may name another.
 
     Every call raises ClientError (see clientlib.errors) and takes ``timeout_s``, its limit as a whole, where that makes sense.
     """
@@ -203,6 +205,7 @@ class AsyncClient:
         sleep: Callable[[float], Awaitable[object]] = anyio.sleep,
         session: str | None = None,
         memory: str | None = None,
+        priority: Priority | None = None,
     ) -> None:
         self._session = Session(
             socket=socket,
@@ -213,6 +216,7 @@ class AsyncClient:
             retries=retries,
             session=session,
             memory=memory,
+            priority=priority,
         )
         self._sleep = sleep
         self.admin = AsyncAdmin(self._session, sleep)
@@ -228,6 +232,7 @@ class AsyncClient:
         seed: int | None = None,
         model: str | None = None,
         timeout_s: float | None = None,
+        priority: Priority | None = None,
         **sampling: Unpack[Sampling],
     ) -> str:
         """The answer to one prompt, as text."""
@@ -239,7 +244,9 @@ class AsyncClient:
             **sampling,
         }
         return (
-            await self._run(self._session.chat(prompt_messages(prompt, system), options, model, timeout_s))
+            await self._run(
+                self._session.chat(prompt_messages(prompt, system), options, model, timeout_s, priority)
+            )
         ).text
 
     def stream(
@@ -253,6 +260,7 @@ class AsyncClient:
         seed: int | None = None,
         model: str | None = None,
         timeout_s: float | None = None,
+        priority: Priority | None = None,
         **sampling: Unpack[Sampling],
     ) -> AsyncTextStream:
         """The answer to one prompt, in pieces of text as they are made."""
@@ -263,7 +271,7 @@ class AsyncClient:
             "seed": seed,
             **sampling,
         }
-        core = self._session.chat_stream(prompt_messages(prompt, system), options, model, timeout_s)
+        core = self._session.chat_stream(prompt_messages(prompt, system), options, model, timeout_s, priority)
         return AsyncTextStream(core, self._sleep)
 
     async def chat(
@@ -272,10 +280,11 @@ class AsyncClient:
         *,
         model: str | None = None,
         timeout_s: float | None = None,
+        priority: Priority | None = None,
         **options: Unpack[ChatOptions],
     ) -> Reply:
         """The answer to a conversation."""
-        return await self._run(self._session.chat(messages, options, model, timeout_s))
+        return await self._run(self._session.chat(messages, options, model, timeout_s, priority))
 
     def chat_stream(
         self,
@@ -283,10 +292,13 @@ class AsyncClient:
         *,
         model: str | None = None,
         timeout_s: float | None = None,
+        priority: Priority | None = None,
         **options: Unpack[ChatOptions],
     ) -> AsyncChatStream:
         """The answer to a conversation, in pieces as they are made."""
-        return AsyncChatStream(self._session.chat_stream(messages, options, model, timeout_s), self._sleep)
+        return AsyncChatStream(
+            self._session.chat_stream(messages, options, model, timeout_s, priority), self._sleep
+        )
 
     async def tokenize(self, text: str, *, special: bool = True) -> list[int]:
         """The tokens of a text. With ``special`` it begins with BOS where the model wants it, and has control tokens where they are

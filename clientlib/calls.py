@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 from urllib.parse import quote
 
 from clientlib.exchange import Call
@@ -23,6 +23,12 @@ from clientlib.replies import (
 
 Messages = Sequence[Mapping[str, Any]]
 """Chat messages of the OpenAI shape: ``{"role": "user", "content": "…"}``."""
+
+
+Priority = Literal["high", "normal", "background"]
+"""How urgent a request is. ``background`` yields to everything that somebody waits for."""
+
+_PRIORITIES = ("high", "normal", "background")
 
 
 class Sampling(TypedDict, total=False):
@@ -89,11 +95,19 @@ def encode_chat(messages: Messages, options: Mapping[str, Any], *, stream: bool)
     return _json(body)
 
 
-def chat_call(model: str, encoded: bytes) -> Call[Reply]:
-    """``POST /v1/chat/completions`` with what encode_chat() made."""
+def check_priority(priority: Priority | None) -> Priority | None:
+    """The same. Raises ValueError where it is none."""
+    if priority is not None and priority not in _PRIORITIES:
+        raise ValueError(f"priority = {priority!r}: it must be one of {', '.join(_PRIORITIES)}")
+    return priority
+
+
+def chat_call(model: str, encoded: bytes, priority: Priority | None = None) -> Call[Reply]:
+    """``POST /v1/chat/completions`` with what encode_chat() made; a priority of None leaves it to the daemon."""
     body = _json({"model": model})[:-1] + b"," + encoded[1:]
     # Not idempotent: the daemon may have begun to compute (and to bill) an answer whose connection broke.
-    return Call("POST", "/v1/chat/completions", parse_reply, body, idempotent=False)
+    headers = () if priority is None else (("X-Stretto-Priority", priority),)
+    return Call("POST", "/v1/chat/completions", parse_reply, body, idempotent=False, headers=headers)
 
 
 def models_call() -> Call[tuple[Model, ...]]:

@@ -17,6 +17,7 @@ from clientlib.cache_calls import (
 from clientlib.calls import (
     ChatOptions,
     Messages,
+    Priority,
     Sampling,
     drain_call,
     health_call,
@@ -172,6 +173,7 @@ class Client:
         sleep: waits between those tries.
         session: the memory session that requests belong to; None means the daemon's ``default``.
         memory: ``read`` recalls and does not record, ``off`` does neither; None does both, where the daemon remembers at all.
+        priority: ``background`` yields to what others wait for, ``high`` goes before it; each call that asks for an answer may name another.
 
     Every call raises ClientError (see clientlib.errors) and takes ``timeout_s``, its limit as a whole, where that makes sense.
     """
@@ -188,6 +190,7 @@ class Client:
         sleep: Callable[[float], object] = time.sleep,
         session: str | None = None,
         memory: str | None = None,
+        priority: Priority | None = None,
     ) -> None:
         self._session = Session(
             socket=socket,
@@ -198,6 +201,7 @@ class Client:
             retries=retries,
             session=session,
             memory=memory,
+            priority=priority,
         )
         self._sleep = sleep
         self.admin = Admin(self._session, sleep)
@@ -213,6 +217,7 @@ class Client:
         seed: int | None = None,
         model: str | None = None,
         timeout_s: float | None = None,
+        priority: Priority | None = None,
         **sampling: Unpack[Sampling],
     ) -> str:
         """The answer to one prompt, as text."""
@@ -223,7 +228,9 @@ class Client:
             "seed": seed,
             **sampling,
         }
-        return self._run(self._session.chat(prompt_messages(prompt, system), options, model, timeout_s)).text
+        return self._run(
+            self._session.chat(prompt_messages(prompt, system), options, model, timeout_s, priority)
+        ).text
 
     def stream(
         self,
@@ -236,6 +243,7 @@ class Client:
         seed: int | None = None,
         model: str | None = None,
         timeout_s: float | None = None,
+        priority: Priority | None = None,
         **sampling: Unpack[Sampling],
     ) -> TextStream:
         """The answer to one prompt, in pieces of text as they are made."""
@@ -246,7 +254,7 @@ class Client:
             "seed": seed,
             **sampling,
         }
-        core = self._session.chat_stream(prompt_messages(prompt, system), options, model, timeout_s)
+        core = self._session.chat_stream(prompt_messages(prompt, system), options, model, timeout_s, priority)
         return TextStream(core, self._sleep)
 
     def chat(
@@ -255,10 +263,11 @@ class Client:
         *,
         model: str | None = None,
         timeout_s: float | None = None,
+        priority: Priority | None = None,
         **options: Unpack[ChatOptions],
     ) -> Reply:
         """The answer to a conversation: text, or calls of the functions that ``tools`` offers."""
-        return self._run(self._session.chat(messages, options, model, timeout_s))
+        return self._run(self._session.chat(messages, options, model, timeout_s, priority))
 
     def chat_stream(
         self,
@@ -266,10 +275,13 @@ class Client:
         *,
         model: str | None = None,
         timeout_s: float | None = None,
+        priority: Priority | None = None,
         **options: Unpack[ChatOptions],
     ) -> ChatStream:
         """The answer to a conversation, in pieces as they are made."""
-        return ChatStream(self._session.chat_stream(messages, options, model, timeout_s), self._sleep)
+        return ChatStream(
+            self._session.chat_stream(messages, options, model, timeout_s, priority), self._sleep
+        )
 
     def tokenize(self, text: str, *, special: bool = True) -> list[int]:
         """The tokens of a text. With ``special`` it begins with BOS where the model wants it, and has control tokens where they are

@@ -33,6 +33,7 @@ class Call(NamedTuple, Generic[T]):
         parse: reads the reply into the call's result.
         idempotent: doing it twice is the same as doing it once.
         accept: the statuses that ``parse`` understands; any other is an error.
+        headers: sent with it, besides those of every request.
     """
 
     method: str
@@ -41,6 +42,7 @@ class Call(NamedTuple, Generic[T]):
     body: bytes | None = None
     idempotent: bool = True
     accept: frozenset[int] = _OK
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 class Exchanger:
@@ -79,7 +81,7 @@ class Exchanger:
             call.method,
             self._address.prefix + call.target,
             self._address.host_header,
-            (*self._headers, ("Accept", media_type)),
+            (*self._headers, *call.headers, ("Accept", media_type)),
             call.body,
         )
         tried = 0

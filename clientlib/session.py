@@ -8,7 +8,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from clientlib.address import parse_base_url, unix_address
-from clientlib.calls import Messages, cancel_call, chat_call, encode_chat, models_call
+from clientlib.calls import (
+    Messages,
+    Priority,
+    cancel_call,
+    chat_call,
+    check_priority,
+    encode_chat,
+    models_call,
+)
 from clientlib.errors import NotFound
 from clientlib.exchange import Call, Exchanger, Watch
 from clientlib.http1 import Head
@@ -38,6 +46,7 @@ class Session:
         retries: how often to come back after a 429 or 503 that carries ``Retry-After``.
         session: the memory session that requests belong to; None leaves it to the daemon.
         memory: ``on``, ``read`` or ``off``; None leaves it to the daemon.
+        priority: of requests that name none; None leaves it to the daemon.
 
     Raises:
         ValueError: an argument is not usable; the message names it.
@@ -54,6 +63,7 @@ class Session:
         retries: int,
         session: str | None = None,
         memory: str | None = None,
+        priority: Priority | None = None,
     ) -> None:
         if base_url is not None and socket is not None:
             raise ValueError("socket and base_url exclude each other: a client talks to one address")
@@ -68,6 +78,7 @@ class Session:
         self.pool = ConnectionPool()
         headers = (*_authorization(api_key), *_remembering(session, memory))
         self._exchanger = Exchanger(self.address, self.pool, headers, retries)
+        self._priority = check_priority(priority)
         self._named_model = model
         self._found_model: str | None = None
 
@@ -76,20 +87,32 @@ class Session:
         return self._exchanger.fetch(call, self._budget(timeout_s))
 
     def chat(
-        self, messages: Messages, options: Mapping[str, Any], model: str | None, timeout_s: float | None
+        self,
+        messages: Messages,
+        options: Mapping[str, Any],
+        model: str | None,
+        timeout_s: float | None,
+        priority: Priority | None,
     ) -> Flow[Reply]:
         """A chat completion as a whole."""
         encoded = encode_chat(messages, options, stream=False)
+        urgency = check_priority(priority) or self._priority
         budget = self._budget(timeout_s)
         return self._with_model(
-            model, budget, lambda name: self._exchanger.fetch(chat_call(name, encoded), budget)
+            model, budget, lambda name: self._exchanger.fetch(chat_call(name, encoded, urgency), budget)
         )
 
     def chat_stream(
-        self, messages: Messages, options: Mapping[str, Any], model: str | None, timeout_s: float | None
+        self,
+        messages: Messages,
+        options: Mapping[str, Any],
+        model: str | None,
+        timeout_s: float | None,
+        priority: Priority | None,
     ) -> ChatStreamCore:
         """A chat completion in pieces; nothing is sent before its first advance()."""
         encoded = encode_chat(messages, options, stream=True)
+        urgency = check_priority(priority) or self._priority
         total_s = math.inf if timeout_s is None else check_limit("timeout_s", timeout_s)
 
         def begin(budget: Budget, watch: Watch) -> Flow[tuple[Link, Head]]:
@@ -97,7 +120,7 @@ class Session:
                 model,
                 budget,
                 lambda name: self._exchanger.open(
-                    chat_call(name, encoded), budget, "text/event-stream", watch
+                    chat_call(name, encoded, urgency), budget, "text/event-stream", watch
                 ),
             )
 

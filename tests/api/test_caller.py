@@ -6,7 +6,7 @@ import pytest
 
 from stretto.api import caller_of
 from stretto.conversation import Caller
-from stretto.errors import InvalidRequest
+from stretto.errors import Forbidden, InvalidRequest
 
 
 def scope(*fields: tuple[str, str], **state: str) -> dict[str, object]:
@@ -47,3 +47,33 @@ def test_what_cannot_be_meant_is_refused(fields: list[tuple[str, str]], param: s
 
 def test_a_field_given_twice_with_one_value_is_one() -> None:
     assert caller_of(scope(("x-stretto-session", "a"), ("x-fuuga-session", "a"))).session == "a"
+
+
+@pytest.mark.parametrize("prefix", ["x-stretto-", "x-fuuga-"])
+@pytest.mark.parametrize("said", ["high", "normal", "background", "Background"])
+def test_priorities(prefix: str, said: str) -> None:
+    assert caller_of(scope((f"{prefix}priority", said))).priority == said.lower()
+
+
+def test_no_priority_leaves_it_to_the_body() -> None:
+    assert caller_of(scope()).priority is None
+
+
+@pytest.mark.parametrize("said", ["low", "", "1", "high,normal", "hïgh"])
+def test_a_priority_that_is_none_is_refused(said: str) -> None:
+    with pytest.raises(InvalidRequest, match="it must be one of high, normal, background") as caught:
+        caller_of(scope(("x-stretto-priority", said)))
+    assert (caught.value.code, caught.value.param) == ("invalid_header", "x-stretto-priority")
+
+
+def test_a_guest_goes_before_nobody() -> None:
+    for said in ("normal", "background"):
+        assert caller_of(scope(("x-stretto-priority", said), tenant="key_1")).priority == said
+    with pytest.raises(Forbidden, match="'high'") as caught:
+        caller_of(scope(("x-stretto-priority", "high"), tenant="key_1"))
+    assert (caught.value.code, caught.value.param, caught.value.status) == (
+        "priority_not_allowed",
+        "x-stretto-priority",
+        403,
+    )
+    assert caught.value.remedy == "Send normal or background, or leave it out."

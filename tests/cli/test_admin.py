@@ -26,8 +26,8 @@ def test_status_shows_everything_with_its_units(run: Run, daemon: StandIn) -> No
     assert "  kv_bytes  1.5 GB" in lines
     assert "  steps     12,345" in lines
     assert "    blocks  7" in lines
-    assert lines[-2].split() == ["ID", "PHASE", "PROMPT", "COMPLETION", "MAX", "AGE"]
-    assert lines[-1].split() == ["chatcmpl-1", "generating", "12", "3", "-", "1.2", "s"]
+    assert lines[-2].split() == ["ID", "PHASE", "PRIORITY", "PROMPT", "COMPLETION", "MAX", "AGE"]
+    assert lines[-1].split() == ["chatcmpl-1", "generating", "-", "12", "3", "-", "1.2", "s"]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ IGNORED: dict[str, Any] = {
     "prompt_cache_options": {"x": 1},
     "prompt_cache_retention": "24h",
     "safety_identifier": "s",
-    "service_tier": "auto",
     "store": True,
 }
 UNSUPPORTED: dict[str, Any] = {
@@ -28,6 +27,7 @@ UNSUPPORTED: dict[str, Any] = {
     "functions": [],
     "moderation": {},
     "prediction": {"type": "content", "content": "x"},
+    "priority": 1,
     "verbosity": "low",
     "web_search_options": {},
 }
@@ -38,6 +38,7 @@ TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
 BROKEN: list[tuple[dict[str, Any], str, str, str]] = [
     ({"model": None}, "missing_parameter", "model", "required"),
     ({"model": 7}, "invalid_value", "model", "a string"),
+    ({"service_tier": 1}, "invalid_value", "service_tier", "a string"),
     ({"model": ""}, "invalid_value", "model", "at least 1 character"),
     ({"messages": None}, "missing_parameter", "messages", "required"),
     ({"messages": []}, "invalid_value", "messages", "at least 1"),
@@ -230,6 +231,9 @@ PARSED: list[tuple[dict[str, Any], str, Any]] = [
     ({"ignore_eos": True, "max_tokens": 2, "tools": [TOOL], "tool_choice": "none"}, "ignore_eos", True),
     ({"parallel_tool_calls": False}, "parallel_tool_calls", False),
     ({"user": "ann"}, "user", "ann"),
+    ({"service_tier": "flex"}, "priority", "background"),
+    ({"service_tier": "priority"}, "priority", "normal"),
+    ({"service_tier": "auto"}, "priority", "normal"),
     ({"model": "x/y"}, "model", "x/y"),
 ]  # fmt: skip
 

@@ -63,7 +63,7 @@ def test_every_field() -> None:
     request = parse(
         prompt=["a", "b"], echo=True, max_tokens=0, n=2, best_of=5, logprobs=0, add_special_tokens=False, temperature=0,
         top_p=0.5, top_k=3, min_p=0.1, repetition_penalty=1.1, presence_penalty=1, frequency_penalty=-1, logit_bias={"5": 2},
-        seed=7, stop=["x", ""], stream_options={"include_usage": True}, user="u", guided_regex="a+",
+        seed=7, stop=["x", ""], stream_options={"include_usage": True}, user="u", service_tier="flex", guided_regex="a+",
         metadata={"a": "b"}, store=True,
     )  # fmt: skip
     prompts = tuple(RawPrompt(text, echo=True, add_bos=False) for text in "ab")
@@ -79,6 +79,7 @@ def test_every_field() -> None:
     assert request.stop == ("x",)
     assert request.include_usage
     assert request.user == "u"
+    assert request.priority == "background"
     assert request.constraint == Constraint("regex", "a+", "guided_regex")
 
 

@@ -134,6 +134,7 @@ def test_the_plain_request() -> None:
     assert request.reasoning == Reasoning()
     assert request.constraint is None
     assert request.sampling == SamplingParams()
+    assert request.priority == "normal"
 
 
 def test_every_field() -> None:
@@ -142,7 +143,7 @@ def test_every_field() -> None:
         frequency_penalty=-1, logit_bias={"5": 2}, seed=7, stop="x", stream=True, user="u", parallel_tool_calls=False,
         reasoning={"effort": "low", "summary": "auto"}, thinking_budget=50, include=["message.output_text.logprobs"], top_logprobs=2,
         chat_template_kwargs={"a": 1}, text={"verbosity": "medium"}, truncation="disabled", store=True, background=False,
-        metadata={"a": "b"}, client_metadata={"x": 1}, prompt_cache_key="k", service_tier="auto", max_tool_calls=3,
+        metadata={"a": "b"}, client_metadata={"x": 1}, prompt_cache_key="k", service_tier="flex", max_tool_calls=3,
         stream_options={"include_obfuscation": False}, safety_identifier="s", previous_response_id=None, conversation=None,
     )  # fmt: skip
     assert request.max_tokens == 5
@@ -154,6 +155,7 @@ def test_every_field() -> None:
     assert request.reasoning == Reasoning(effort="low", budget_tokens=50)
     assert request.logprobs == 2
     assert request.template_kwargs == {"a": 1}
+    assert request.priority == "background"
 
 
 @pytest.mark.parametrize(

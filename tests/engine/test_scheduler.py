@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stretto.backends.base import KVPlan
 from stretto.engine.live import LiveSequence
-from stretto.engine.sampler import SamplerState
 from stretto.engine.precedence import share_prefill
 from stretto.engine.scheduler import Scheduler
 from stretto.engine.sequence import TRANSITIONS, Phase
-from support.engine_harness import request
+from support.engine_harness import live_sequence, request
 
 
 def live(name: str, *, prompt: int = 10, max_tokens: int = 6) -> LiveSequence:
-    asked = request(name, prompt_ids=[1] * prompt, max_tokens=max_tokens)
-    ids = np.array(asked.prompt_ids, dtype=np.int32)
-    return LiveSequence(asked, ids, SamplerState(asked.sampling, ids, 260), 0.0)
+    return live_sequence(request(name, prompt_ids=[1] * prompt, max_tokens=max_tokens))
 
 
 @given(st.lists(st.integers(1, 2000), max_size=20), st.integers(1, 600))

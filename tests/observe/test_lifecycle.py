@@ -26,6 +26,15 @@ def logged(act: Callable[[LifecycleLog, DaemonLog], None], form: str = "json") -
         return file.read().splitlines()
 
 
+def test_a_priority_is_told_where_it_is_not_the_usual_one() -> None:
+    def life(log: LifecycleLog, _: DaemonLog) -> None:
+        for number, priority in enumerate(("high", "normal", "background", "what a day")):
+            log.accepted(f"r{number}", stream=False, choices=1, priority=priority)
+
+    lines = [json.loads(line) for line in logged(life)]
+    assert [line.get("priority") for line in lines] == ["high", None, "background", "?"]
+
+
 def test_a_requests_life() -> None:
     def life(log: LifecycleLog, _: DaemonLog) -> None:
         log.accepted("chatcmpl-1", stream=True, choices=1)

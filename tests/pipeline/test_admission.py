@@ -62,3 +62,20 @@ def test_retry_after_follows_how_long_requests_take() -> None:
     with admission.enter(1), pytest.raises(QueueFull) as caught, admission.enter(1):
         raise AssertionError("entered")
     assert caught.value.retry_after_s == pytest.approx(30.0, abs=1.0)
+
+
+def test_background_work_takes_half_of_the_queue_at_most() -> None:
+    admission = make(running=2, queue=4)
+    with admission.enter(4, "background"):
+        with pytest.raises(QueueFull, match="--queue-limit 4, of which background work may take half"):
+            with admission.enter(1, "background"):
+                raise AssertionError("entered")
+        with admission.enter(2), pytest.raises(QueueFull), admission.enter(1, "high"):
+            raise AssertionError("entered")
+    with pytest.raises(QueueFull), make(running=16, queue=4, waiting=2).enter(1, "background"):
+        raise AssertionError("entered")
+    with make(running=16, queue=4, waiting=2).enter(1):
+        pass
+    with pytest.raises(InvalidRequest, match=r"at most 4 at once \(2 running and 2 waiting\)"):
+        with make(running=2, queue=4).enter(5, "background"):
+            raise AssertionError("entered")

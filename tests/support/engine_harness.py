@@ -52,6 +52,12 @@ def request(
     return SequenceRequest(name, ids, sampling, max_tokens, TOKENIZER.end_ids, logprobs)
 
 
+def live_sequence(asked: SequenceRequest, *, submitted_at: float = 0.0) -> LiveSequence:
+    """A sequence as the scheduler gets it."""
+    ids = np.array(asked.prompt_ids, dtype=np.int32)
+    return LiveSequence(asked, ids, SamplerState(asked.sampling, ids, 260), submitted_at)
+
+
 class FakeClock:
     """Monotonic seconds that pass only when somebody waits."""
 

@@ -74,7 +74,7 @@ class AnswerRoute:
         scope["state"]["request_id"] = new_request_id(self._dialect.id_prefix)
         caller = caller_of(scope)
         request, body = await self._reader.read(scope, receive)
-        request = replace(request, caller=caller)
+        request = replace(request, caller=caller, priority=caller.priority or request.priority)
         key = await _key_of(scope, request, body)
         if self._retries is None or key is None:
             reply = self._stream if request.stream else self._whole

@@ -9,7 +9,8 @@ from typing import TypeVar, cast
 from starlette.types import Scope
 
 from stretto.conversation.caller import DEFAULT_SESSION, CacheMode, Caller, MemoryMode
-from stretto.errors import InvalidRequest
+from stretto.conversation.priority import PRIORITIES, Priority
+from stretto.errors import Forbidden, InvalidRequest
 
 _PREFIXES = (b"x-stretto-", b"x-fuuga-")
 """The second is what clients of Fuuga.Server send; it means the same."""
@@ -26,13 +27,16 @@ def caller_of(scope: Scope) -> Caller:
 
     Raises:
         InvalidRequest: ``invalid_header``: a mode that is none, a name that cannot be one, a field given twice with different values.
+        Forbidden: ``priority_not_allowed``: a guest wants to go before others.
     """
+    tenant = scope["state"].get("tenant", "")
     return Caller(
-        tenant=scope["state"].get("tenant", ""),
+        tenant=tenant,
         session=_matching(scope, "session", _SESSION, "1 to 128 printable ASCII characters")
         or DEFAULT_SESSION,
         memory=_mode(scope, "memory", _MEMORY),
         cache=_mode(scope, "cache", _CACHE),
+        priority=_priority(scope, guest=tenant != ""),
         idempotency_key=_checked(
             "idempotency-key",
             field_of(scope, b"idempotency-key"),
@@ -77,10 +81,27 @@ def _checked(field: str, value: str | None, pattern: re.Pattern[str], allowed: s
     return value
 
 
+def _priority(scope: Scope, *, guest: bool) -> Priority | None:
+    """The priority, if the head names one. ``high`` is the owner's: whoever has a key of the ledger is a guest."""
+    priority = _given(scope, "priority", PRIORITIES)
+    if priority == "high" and guest:
+        raise Forbidden(
+            "The header 'x-stretto-priority' is 'high', which keys of the credit ledger may not ask for.",
+            code="priority_not_allowed",
+            param="x-stretto-priority",
+            remedy="Send normal or background, or leave it out.",
+        )
+    return priority
+
+
 def _mode(scope: Scope, name: str, modes: Sequence[Mode]) -> Mode:
+    return _given(scope, name, modes) or modes[0]
+
+
+def _given(scope: Scope, name: str, modes: Sequence[Mode]) -> Mode | None:
     value = _own(scope, name)
     if value is None:
-        return modes[0]
+        return None
     if value.lower() not in modes:
         raise InvalidRequest(
             f"The header 'x-stretto-{name}' is {value[:60]!r}; it must be one of {', '.join(modes)}.",

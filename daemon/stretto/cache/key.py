@@ -14,7 +14,7 @@ from stretto.conversation.volatile import without_volatile_lines
 _NOT_OF_THE_ANSWER = frozenset(
     {
         "id", "model", "stream", "include_usage", "user", "caller", "reflected", "max_tokens", "lower_max_tokens",
-        "parallel_tool_calls", "tool_choice",
+        "parallel_tool_calls", "tool_choice", "priority",
     }
 )  # fmt: skip
 """Fields of a request that change nothing about a complete answer without tools. Whatever else there is, now or later, does."""

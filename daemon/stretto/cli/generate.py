@@ -49,6 +49,11 @@ def read_prompt(argument: str | None) -> str:
     metavar="TEXT",
     help="End the answer where this would come; can be repeated.",
 )
+@click.option(
+    "--priority",
+    type=click.Choice(["high", "normal", "background"]),
+    help="Background work yields to what others wait for.  [default: normal]",
+)
 @with_settings("socket")
 def generate(
     loaded: LoadedSettings,
@@ -56,6 +61,7 @@ def generate(
     system: str | None,
     options: dict[str, Any],
     stop_texts: tuple[str, ...],
+    priority: str | None,
     stats: bool,
 ) -> int:
     """Write one answer to stdout as it comes, and nothing else.
@@ -73,7 +79,9 @@ def generate(
     if system is not None:
         messages.insert(0, {"role": "system", "content": system})
     with open_client(loaded.settings) as client:
-        answered = stream_answer(client, messages, {**options, "stop": list(stop_texts) or None})
+        answered = stream_answer(
+            client, messages, {**options, "stop": list(stop_texts) or None, "priority": priority}
+        )
     if answered.text and not answered.text.endswith("\n"):
         sys.stdout.write("\n")
     if stats and answered.reply is not None:

@@ -11,7 +11,7 @@ from stretto.cli.options import with_settings
 from stretto.cli.output import duration_text, print_json, size_text, table, terminal_safe
 from stretto.settings import LoadedSettings
 
-_REQUEST_COLUMNS = ("id", "phase", "prompt_tokens", "completion_tokens", "max_tokens", "age_s")
+_REQUEST_COLUMNS = ("id", "phase", "priority", "prompt_tokens", "completion_tokens", "max_tokens", "age_s")
 
 
 def value_text(name: str, value: object) -> str:

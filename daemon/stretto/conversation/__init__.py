@@ -34,6 +34,7 @@ from stretto.conversation.messages import (
     ToolChoice,
     ToolSpec,
 )
+from stretto.conversation.priority import PRIORITIES, Priority
 from stretto.conversation.prompt import conversation_strings, encode_chat, encode_rest, unused_character
 from stretto.conversation.raw_prompt import EncodedPrompt, PromptEcho, encode_raw, needs_bos
 from stretto.conversation.stops import StopMatcher
@@ -46,6 +47,7 @@ from stretto.conversation.volatile import without_volatile_lines
 __all__ = [
     "DEFAULT_SESSION",
     "LOWEST_LOGPROB",
+    "PRIORITIES",
     "AnswerFormat",
     "CacheMode",
     "Caller",
@@ -63,6 +65,7 @@ __all__ = [
     "History",
     "MemoryMode",
     "Message",
+    "Priority",
     "PromptEcho",
     "RawPrompt",
     "Reasoning",

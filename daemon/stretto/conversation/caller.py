@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from stretto.conversation.priority import Priority
+
 MemoryMode = Literal["on", "read", "off"]
 CacheMode = Literal["on", "refresh", "off"]
 
@@ -21,6 +23,7 @@ class Caller:
         session: which memory of the tenant.
         memory: ``on`` recalls and records, ``read`` only recalls, ``off`` does neither.
         cache: ``on`` reads and writes the answer cache, ``refresh`` only writes, ``off`` does neither.
+        priority: how urgent the head says it is; None where it says nothing of it.
         idempotency_key: a retry with the same key and the same body is the same request, or None.
     """
 
@@ -28,4 +31,5 @@ class Caller:
     session: str = DEFAULT_SESSION
     memory: MemoryMode = "on"
     cache: CacheMode = "on"
+    priority: Priority | None = None
     idempotency_key: str | None = None

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from stretto.conversation.caller import Caller
 from stretto.conversation.constraint import Constraint
+from stretto.conversation.priority import Priority
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -183,6 +184,7 @@ class Request:
         user: the client's own label; never logged.
         constraint: what each answer must keep to, from its first character to its last.
         caller: who asks, and what it asks of memory and cache.
+        priority: how urgent it is; changes nothing of the answer.
         reflected: what the dialect's own renderer needs of the body besides; nothing else looks at it.
     """
 
@@ -209,6 +211,7 @@ class Request:
     user: str | None = None
     constraint: Constraint | None = None
     caller: Caller = field(default_factory=Caller)
+    priority: Priority = "normal"
     reflected: object = None
 
     @property

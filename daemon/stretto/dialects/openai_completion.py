@@ -13,6 +13,7 @@ from stretto.dialects.openai_format import parse_constraint
 from stretto.dialects.openai_sampling import (
     parse_ignore_eos,
     parse_include_usage,
+    parse_priority,
     parse_stop,
 )
 from stretto.dialects.sampling import parse_sampling
@@ -53,6 +54,7 @@ def parse_completion(body: bytes, *, request_id: str) -> Request:
         stream=fields.get("stream", False),
         include_usage=parse_include_usage(fields),
         user=fields.get("user"),
+        priority=parse_priority(fields),
         constraint=constraint,
     )
 

@@ -13,6 +13,7 @@ from stretto.dialects.openai_messages import parse_messages
 from stretto.dialects.openai_sampling import (
     parse_ignore_eos,
     parse_include_usage,
+    parse_priority,
     parse_stop,
 )
 from stretto.dialects.openai_tools import parse_reasoning, parse_tool_choice, parse_tools
@@ -56,6 +57,7 @@ def parse_chat(body: bytes, *, request_id: str) -> Request:
         include_usage=parse_include_usage(fields),
         template_kwargs=fields.get("chat_template_kwargs", {}),
         user=fields.get("user"),
+        priority=parse_priority(fields),
         constraint=constraint,
     )
 

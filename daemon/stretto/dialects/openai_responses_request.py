@@ -12,7 +12,7 @@ from stretto.conversation.messages import Request, ToolChoice
 from stretto.dialects.fields import read_fields
 from stretto.dialects.openai_responses_items import ItemReader
 from stretto.dialects.openai_responses_tools import FunctionNames, Tools, parse_tool_choice, parse_tools
-from stretto.dialects.openai_sampling import parse_stop
+from stretto.dialects.openai_sampling import parse_priority, parse_stop
 from stretto.dialects.openai_tools import parse_reasoning
 from stretto.dialects.sampling import parse_sampling
 from stretto.errors import InvalidRequest
@@ -89,6 +89,7 @@ def parse_responses(body: bytes, *, request_id: str) -> Request:
         stream=fields.get("stream", False),
         template_kwargs=fields.get("chat_template_kwargs", {}),
         user=fields.get("user"),
+        priority=parse_priority(fields),
         constraint=_constraint(fields),
         reflected=reflected,
     )

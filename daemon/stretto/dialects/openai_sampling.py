@@ -1,4 +1,4 @@
-"""The fields about stopping and usage that OpenAI's dialects share; read once their types are known to be right."""
+"""The fields about stopping, usage and urgency that OpenAI's dialects share; read once their types are known to be right."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stretto.conversation.constraint import Constraint
+from stretto.conversation.priority import Priority
 from stretto.errors import InvalidRequest
 
 
@@ -43,3 +44,8 @@ def parse_include_usage(fields: Mapping[str, Any]) -> bool:
     """Whether a stream ends with usage, asked for in OpenAI's way or in OpenRouter's."""
     asked = fields.get("stream_options", {}).get("include_usage"), fields.get("usage", {}).get("include")
     return any(asked)
+
+
+def parse_priority(fields: Mapping[str, Any]) -> Priority:
+    """How urgent a request is by its ``service_tier``. ``flex`` is what OpenAI sells for work that may wait; no tier makes one more urgent."""
+    return "background" if fields.get("service_tier") == "flex" else "normal"

@@ -29,9 +29,9 @@ class Rising:
         self.raised = 0
         """How many have risen so far."""
 
-    def started(self, sequence: LiveSequence, now: float) -> None:
-        """One of its rank has had its turn."""
-        self._turn_at[sequence.rank] = now
+    def had_turn(self, rank: int, now: float) -> None:
+        """One of a rank has started, or it has so many running that it cannot complain."""
+        self._turn_at[rank] = now
 
     def raise_some(self, queue: Iterable[LiveSequence], now: float) -> None:
         """Raise the eldest of each rank that has waited long enough behind others.

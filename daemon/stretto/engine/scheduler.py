@@ -117,21 +117,23 @@ class Scheduler:
 
     def admit(self, now: float) -> None:
         """Start queued sequences, in order, as long as there are places and blocks for all that each may need."""
+        if not self._has_place(BACKGROUND):
+            self._rising.had_turn(BACKGROUND, now)
         self._rising.raise_some(self._queue, now)
         while self._queue and len(self._running) < self._max_batch:
             sequence = min(self._queue, key=_rank)  # of equal ones the first
-            if not self._has_place(sequence) or not self.kv.start(sequence):
+            if not self._has_place(sequence.rank) or not self.kv.start(sequence):
                 break
             self._queue.remove(sequence)
-            self._rising.started(sequence, now)
+            self._rising.had_turn(sequence.rank, now)
             sequence.started_at = now
             sequence.advance(Phase.PREFILLING)
             self._running.append(sequence)
         self._held_back = len(self._queue)
 
-    def _has_place(self, sequence: LiveSequence) -> bool:
-        """Whether it may take a place, of which background work leaves one free where there is more than one."""
-        if sequence.rank != BACKGROUND:
+    def _has_place(self, rank: int) -> bool:
+        """Whether one of a rank may take a free place; background work leaves one to others where there are more than one."""
+        if rank != BACKGROUND:
             return True
         return sum(s.rank == BACKGROUND for s in self._running) < max(1, self._max_batch - 1)
 

@@ -36,9 +36,16 @@ class LifecycleLog:
     def __init__(self, logger: logging.Logger | None = None) -> None:
         self._logger = logger if logger is not None else logging.getLogger("stretto.requests")
 
-    def accepted(self, request_id: str, *, stream: bool, choices: int) -> None:
-        """Parsed, and past the doorman."""
-        self._emit(logging.INFO, "accepted", request_id, stream=stream, choices=choices)
+    def accepted(self, request_id: str, *, stream: bool, choices: int, priority: str = "normal") -> None:
+        """Parsed, and past the doorman. ``priority`` is written where it is not the usual one."""
+        self._emit(
+            logging.INFO,
+            "accepted",
+            request_id,
+            stream=stream,
+            choices=choices,
+            priority=None if priority == "normal" else word(priority),
+        )
 
     def queued(self, request_id: str, *, prompt_tokens: int, max_tokens: int) -> None:
         """Tokenised, fits the context, handed to the engine."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from stretto.conversation import Priority
 from stretto.errors import InvalidRequest, QueueFull
 
 _SMOOTHING = 0.2
@@ -15,7 +16,8 @@ _LONGEST_RETRY_S = 60.0
 
 
 class Admission:
-    """Counts the sequences inside and refuses what would wait behind more than ``queue_limit`` others.
+    """Counts the sequences inside and refuses what would wait behind more than ``queue_limit`` others, or behind half as many if it is
+    background work: that never fills the queue for the others.
 
     ``max_running + queue_limit`` sequences may be inside. When KV memory lets fewer run at once than ``max_running``, the
     engine's own count of waiting sequences keeps the promise instead.
@@ -44,27 +46,29 @@ class Admission:
         self._typical_s = _FIRST_GUESS_S
 
     @contextmanager
-    def enter(self, sequences: int) -> Iterator[None]:
+    def enter(self, sequences: int, priority: Priority = "normal") -> Iterator[None]:
         """Hold room for a request of so many sequences.
 
         Raises:
             QueueFull: with ``retry_after_s`` from how long requests have been taking.
             InvalidRequest: the request alone is larger than the whole room.
         """
-        room = self.max_running + self.queue_limit
+        limit = self.queue_limit // 2 if priority == "background" else self.queue_limit
+        room = self.max_running + limit
         if sequences > room:
             raise InvalidRequest(
                 f"This request asks for {sequences} answers, but this server holds at most {room} at once "
-                f"({self.max_running} running and {self.queue_limit} waiting).",
+                f"({self.max_running} running and {limit} waiting).",
                 param="n",
                 remedy="Ask for fewer answers, or to fewer prompts, a request; or raise --max-batch or --queue-limit.",
             )
         waiting = self._waiting()
-        if self._inside + sequences > room or (waiting > 0 and waiting + sequences > self.queue_limit):
+        if self._inside + sequences > room or (waiting > 0 and waiting + sequences > limit):
             self._refused += 1
             raise QueueFull(
                 f"The queue is full: {self._inside} requests are inside, {waiting} of them waiting "
-                f"(--max-batch {self.max_running}, --queue-limit {self.queue_limit}).",
+                f"(--max-batch {self.max_running}, --queue-limit {self.queue_limit}"
+                f"{', of which background work may take half' if limit < self.queue_limit else ''}).",
                 remedy="Try again after the time in Retry-After.",
                 retry_after_s=self._retry_after_s(),
             )

@@ -134,10 +134,12 @@ class Pipeline:
             raise draining_error()
         now = self._clock()
         progress = Progress(request, started=now, phase_started=now)
-        self._log.accepted(request.id, stream=request.stream, choices=request.choices)
+        self._log.accepted(
+            request.id, stream=request.stream, choices=request.choices, priority=request.priority
+        )
         answer: Answer | ReplayedAnswer | None = None
         try:
-            with self._admission.enter(request.sequences), self._tracked(progress):
+            with self._admission.enter(request.sequences, request.priority), self._tracked(progress):
                 async with self._billing.bill(request) as bill:
                     lookup = await self._caching.look_up(request)
                     answer = await self._replayed(request, lookup, bill)
@@ -272,6 +274,7 @@ class Pipeline:
                     logprobs=request.logprobs,
                     extra_key=request.caller.tenant.encode(),
                     constraint=constraints[index],
+                    priority=request.priority,
                 )
                 for index in range(request.n)
             )
@@ -329,6 +332,7 @@ class Pipeline:
             {
                 "id": progress.request.id,
                 "phase": progress.phase,
+                "priority": progress.request.priority,
                 "stream": progress.request.stream,
                 "choices": progress.request.choices,
                 "prompt_tokens": progress.prompt_tokens,

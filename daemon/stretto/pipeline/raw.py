@@ -52,6 +52,7 @@ class RawPrompts:
             extra_key=request.caller.tenant.encode(),
             constraint=constraint,
             prompt_logprobs=request.logprobs if request.prompts[place].echo else None,
+            priority=request.priority,
         )
 
     def assembler(self, index: int) -> TextAssembler:

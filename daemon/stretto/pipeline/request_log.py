@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from stretto.conversation import Priority
 from stretto.errors import StrettoError
 from stretto.pipeline.answer import Answer, Progress
 from stretto.pipeline.replay import ReplayedAnswer
@@ -13,7 +14,9 @@ from stretto.pipeline.replay import ReplayedAnswer
 class RequestLog(Protocol):
     """What the pipeline tells of a request as it goes; counts and times, never content."""
 
-    def accepted(self, request_id: str, *, stream: bool, choices: int) -> None: ...
+    def accepted(
+        self, request_id: str, *, stream: bool, choices: int, priority: Priority = "normal"
+    ) -> None: ...
     def queued(self, request_id: str, *, prompt_tokens: int, max_tokens: int) -> None: ...
     def prefilling(self, request_id: str, *, prompt_tokens: int, queued_s: float) -> None: ...
     def generating(
