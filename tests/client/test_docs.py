@@ -22,6 +22,7 @@ EXPECTED = [
     "What is the capital of France?\nTell me a story.",
     "Why is the sky blue? stop 10\nWhy is the sky blue?Usage(prompt_tokens=7, completion_tokens=3, total_tokens=10, cached_tokens=4, reasoning_tokens=0)\n",
     "get_weather {'city': 'Paris'}\nRain, 12 degrees.\n",
+    "A title for a text about rivers.\n",
     "",
     "Say hello.\nTell me a story.",
     "Tell me a story.",
