@@ -105,6 +105,22 @@ def _pi(place: Place) -> None:
     place.write(place.home / ".pi/agent/models.json", json.dumps({"providers": {"stretto": provider}}))
 
 
+def _continue(place: Place) -> None:
+    model = {
+        "name": "Stretto",
+        "provider": "openai",
+        "model": place.model,
+        "apiBase": f"{place.url}/v1",
+        "apiKey": "local",
+        "roles": ["chat"],
+        "capabilities": ["tool_use"],
+        "contextLength": CONTEXT_TOKENS,
+    }
+    # JSON is YAML.
+    settings = {"name": "Local", "version": "1.0.0", "schema": "v1", "models": [model]}
+    place.write(place.home / ".continue/config.yaml", json.dumps(settings))
+
+
 def _shell(name: str, argument: str, **more: object) -> Callable[[Place], tuple[str, Mapping[str, object]]]:
     return lambda place: (name, {argument: f"cat {NOTE}", **more})
 
@@ -143,6 +159,15 @@ AGENTS = {
             lambda place: ("pi", "--offline", "--provider", "stretto", "--model", place.model, "-p", "{prompt}"),
             _shell("bash", "command"),
             _pi,
+        ),
+        Agent(
+            "cn",
+            "npm @continuedev/cli",
+            lambda place: (
+                "cn", "-p", "--config", str(place.home / ".continue/config.yaml"), "--allow", "Read", "{prompt}",
+            ),
+            lambda place: ("Read", {"filepath": str(place.work / NOTE)}),
+            _continue,
         ),
         Agent(
             "aider",
