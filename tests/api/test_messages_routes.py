@@ -166,6 +166,7 @@ async def test_what_is_refused_before_the_pipeline(wire: bytes, status: int, kin
         (reply,) = await server.exchange(wire)
     assert reply.status == status
     assert error_of(reply, kind)["code"] == code
+    assert reply.headers["x-should-retry"] == "false"
     assert pipeline.begun == 0
 
 

@@ -38,7 +38,7 @@ async def test_declared_body_over_the_limit_is_refused_before_it_comes() -> None
         async with await server.connect() as client:
             await client.send(post(b"x" * 1001)[:-1001])
             (reply,) = parse_replies(await client.read_all())
-        assert reply.status == 413
+        assert (reply.status, reply.headers["x-should-retry"]) == (413, "false")
         assert json.loads(reply.body)["error"]["code"] == "request_too_large"
         assert "1000" in json.loads(reply.body)["error"]["message"]
 
@@ -150,7 +150,7 @@ async def test_slow_headers_are_cut() -> None:
                 except trio.BrokenResourceError:
                     pytest.fail("cut without a word")
             (reply,) = parse_replies(data + await client.read_all())
-        assert reply.status == 408
+        assert (reply.status, reply.headers["x-should-retry"]) == (408, "true")
         assert json.loads(reply.body)["error"]["code"] == "request_timeout"
 
 

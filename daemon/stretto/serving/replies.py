@@ -22,6 +22,11 @@ class Refusal:
     message: str
     retry_after_s: int | None = None
 
+    @property
+    def retryable(self) -> bool:
+        """Whether the same request, sent again, may well be answered: after a failure of ours, and where it was the network that was slow."""
+        return self.retry_after_s is not None or self.status in (408, 500)
+
 
 RefusalBody = Callable[[Refusal, str, str], tuple[int, bytes]]
 """From a refusal, the path that was asked for (empty when it is not known) and the request's id: status and JSON body."""
@@ -58,10 +63,10 @@ def refusal_reply(
         (b"content-length", b"%d" % len(body)),
         (b"x-request-id", request_id.encode()),
         (b"request-id", request_id.encode()),
+        (b"x-should-retry", b"true" if refusal.retryable else b"false"),
     ]
     if refusal.retry_after_s is not None:
         headers.append((b"retry-after", b"%d" % refusal.retry_after_s))
-        headers.append((b"x-should-retry", b"true"))
     return status, headers, body
 
 
