@@ -7,6 +7,7 @@ went, and the counts; ends with 1 if anything is wrong.
     stretto serve --backend native &
     python benchmarks/schemas.py --url http://127.0.0.1:8080
     python benchmarks/schemas.py --count 40 --max-tokens 100 --at-once 4
+    python benchmarks/schemas.py --skip 132
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import urllib.request
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +102,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--url", default="http://127.0.0.1:8080")
     parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--skip", type=int, default=0, help="go on after so many, where a run was broken off")
     parser.add_argument("--max-tokens", type=int, default=250)
     parser.add_argument("--at-once", type=int, default=8)
     args = parser.parse_args()
@@ -107,7 +110,7 @@ def main() -> int:
     with ThreadPoolExecutor(args.at_once) as pool:
         asked = [
             pool.submit(ask, args.url, model, name, schema, args.max_tokens)
-            for name, schema in collection(args.count)
+            for name, schema in islice(collection(args.count), args.skip, None)
         ]
         results = []
         for each in asked:
