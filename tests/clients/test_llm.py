@@ -16,6 +16,9 @@ from support.daemon import RunningDaemon
 
 client("llm")
 
+# It imports for many seconds on a busy machine.
+pytestmark = pytest.mark.timeout(400)
+
 CALL = '<tool_call>\n{"name": "upper", "arguments": {"text": "abc"}}\n</tool_call>'
 UPPER = 'def upper(text: str) -> str:\n    "In capitals."\n    return text.upper() + "!"\n'
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -39,7 +42,7 @@ def llm(daemon: RunningDaemon, tmp_path: Path) -> Run:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "llm", *arguments], env={**os.environ, "LLM_USER_PATH": str(tmp_path)},
-            capture_output=True, encoding="utf-8", stdin=subprocess.DEVNULL, timeout=100, check=False,
+            capture_output=True, encoding="utf-8", stdin=subprocess.DEVNULL, timeout=180, check=False,
         )  # fmt: skip
 
     return run
