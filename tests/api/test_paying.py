@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from support.ledger_books import ALICE, BOB, usd
+from support.serving_server import Reply
 from support.tenant_house import House, open_house
 
 QUESTION = "How do I close my account?"
@@ -30,6 +32,12 @@ KEYS = {ALICE: {"balance": "0.00001"}, BOB: {"balance": "1"}}
 
 def bearer(key: str) -> tuple[str, ...]:
     return (f"Authorization: Bearer {key}", "X-Stretto-Memory: off")
+
+
+async def _ask(
+    house: House, path: str, body: dict[str, Any], headers: tuple[str, ...], replies: list[Reply]
+) -> None:
+    replies.append((await house.call("POST", path, body, headers))[0])
 
 
 async def require_untouched(house: House) -> None:
@@ -100,3 +108,29 @@ async def test_a_known_answer_costs_what_it_cost_and_is_not_given_to_who_cannot_
         assert (reply.status, reply.headers["x-stretto-cache-result"]) == (200, "hit")
         assert Decimal(reply.headers["x-stretto-credits-remaining"]) == 0
         assert len(house.engine.prompts) == prompts
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_that_is_sent_again_is_paid_once(tmp_path: Path, stream: bool) -> None:
+    async with open_house(tmp_path, keys=KEYS) as house:
+        for path, body in PAID.items():
+            if path in BESIDE:
+                continue
+            before = await house.ledger.view(house.key(BOB).name)
+            prompts = len(house.engine.prompts)
+            headers = (*bearer(BOB), "X-Stretto-Cache: off", "Idempotency-Key: sent-again")
+            sent = {"model": "echo", "stream": stream, **body}
+            replies: list[Reply] = []
+            async with trio.open_nursery() as nursery:
+                for _ in range(2):
+                    nursery.start_soon(_ask, house, path, sent, headers, replies)
+            await _ask(house, path, sent, headers, replies)
+            assert {(reply.status, reply.body) for reply in replies} == {(200, replies[0].body)}
+            replayed = sorted(reply.headers.get("idempotent-replayed", "") for reply in replies)
+            assert replayed == ["", "true", "true"]
+            assert len(house.engine.prompts) == prompts + 1
+            after = await house.ledger.view(house.key(BOB).name)
+            lines = await house.ledger.lines(house.key(BOB).name, before=2**62, limit=100, holds=False)
+            paid = [line for line in lines if line.request == replies[0].headers["x-request-id"]]
+            assert [-line.available - line.held for line in paid] == [after.spent - before.spent]
+            assert (after.spent > before.spent, after.held) == (True, 0)
