@@ -80,7 +80,7 @@ static void products(const Kernels *kernels, int encoding, int rows, int width, 
 
 // A whole model of one layer, whose program uses every operation.
 static void steps(const Kernels *kernels, int workers, int bf16, float *logits) {
-    enum { HIDDEN = 64, HEADS = 4, KV = 2, HEAD = 16, FFN = 96, VOCAB = 53, BLOCK = 4, BLOCKS = 100, LONG = 300 };
+    enum { HIDDEN = 64, HEADS = 4, KV = 2, HEAD = 16, FFN = 96, VOCAB = 53, BLOCK = 4, BLOCKS = 100, LONG = 264 };
     seed = 7;
     Matrix m[7] = {make_matrix(Q4_1, 64, 64), make_matrix(Q8_0, 32, 64), make_matrix(Q5_0, 32, 64), make_matrix(Q4_0, 64, 64),
                    make_matrix(Q5_1, 192, 64), make_matrix(F16, 64, 96), make_matrix(Q8_0, VOCAB, 64)};
@@ -134,6 +134,7 @@ int main(void) {
         steps(&kernels_scalar, 1, bf16, reference);
         for (int n = 0; kernels_at(n); n++)
             for (int workers = 1; workers <= 3; workers += 2) {
+                if (kernels_at(n) == &kernels_scalar && workers == 1) continue;  // the reference is just that
                 steps(kernels_at(n), workers, bf16, logits);
                 for (int i = 0; i < 3 * 53; i++)
                     check(fabsf(logits[i] - reference[i]) <= 0.05f * (1.0f + fabsf(reference[i])), "the logits of a step");

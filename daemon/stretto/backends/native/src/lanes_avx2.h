@@ -9,7 +9,7 @@
 #include "matrix.h"
 
 #define TARGET __attribute__((target("avx2,fma,f16c")))
-#define LANE static inline __attribute__((always_inline)) TARGET
+#define LANE static INLINED TARGET
 #define KERNEL static TARGET
 #define KERNELS kernels_avx2
 #define KERNELS_NAME "avx2"

@@ -9,7 +9,7 @@
 #include "matrix.h"
 
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")))
-#define LANE static inline __attribute__((always_inline)) TARGET
+#define LANE static INLINED TARGET
 #define KERNEL static TARGET
 #define KERNELS kernels_avx512
 #define KERNELS_NAME "avx512-vnni"

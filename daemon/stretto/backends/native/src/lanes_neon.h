@@ -13,7 +13,7 @@
 #else
 #define TARGET __attribute__((target("arch=armv8.2-a+dotprod")))
 #endif
-#define LANE static inline __attribute__((always_inline)) TARGET
+#define LANE static INLINED TARGET
 #define KERNEL static TARGET
 #define KERNELS kernels_neon
 #define KERNELS_NAME "neon-dotprod"

@@ -5,6 +5,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+// What kernels consist of is compiled into them, with its constants. The self-test overrides this: there the same code is called, since a
+// compiler with sanitizers takes minutes for so much of it at one place.
+#ifndef INLINED
+#define INLINED inline __attribute__((always_inline))
+#endif
+
 enum Encoding { F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, ENCODINGS };
 
 enum { PANEL = 16, GROUP = 32, SUPER = 256, BLOCK_MOST = 256 };
