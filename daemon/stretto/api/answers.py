@@ -18,7 +18,7 @@ from stretto.api.reading import RequestReader
 from stretto.api.recording import Recording
 from stretto.api.replies import internal_error, new_request_id, send_json_bytes
 from stretto.api.retries import Retries
-from stretto.api.retry_key import RetryKey, retry_key
+from stretto.api.shared_reply import key_of, recorded_head, send_recorded
 from stretto.conversation.messages import Request
 from stretto.dialects.dialect import Dialect, Renderer
 from stretto.errors import StrettoError
@@ -28,9 +28,6 @@ logger = logging.getLogger(__name__)
 
 CACHE_MISS = b"x-stretto-cache-miss"
 """Where the prompt was not known any more, and why: ``96:diverged``. A stream's head goes out before that is known."""
-REPLAYED = (b"idempotent-replayed", b"true")
-"""On a reply that another request began."""
-_HASHED_ON_THE_LOOP_BYTES = 1 << 20
 
 
 class AnswerRoute:
@@ -75,7 +72,7 @@ class AnswerRoute:
         caller = caller_of(scope)
         request, body = await self._reader.read(scope, receive)
         request = replace(request, caller=caller, priority=caller.priority or request.priority)
-        key = await _key_of(scope, request, body)
+        key = await key_of(scope, caller, body, stream=request.stream)
         if self._retries is None or key is None:
             reply = self._stream if request.stream else self._whole
             await run_until_disconnect(receive, send, partial(reply, scope, request))
@@ -129,14 +126,12 @@ class AnswerRoute:
     async def _replay(
         self, scope: Scope, recording: Recording, stream: bool, again: bool, send: Send
     ) -> None:
-        headers = [*await drain_of(scope).run(recording.head), *([REPLAYED] if again else [])]
-        if stream:
-            assert recording.last_words is not None
-            await self._event_stream(recording.read(), recording.last_words, headers).write(scope, send)
+        if not stream:
+            await send_recorded(scope, recording, again, send)
             return
-        async with aclosing(recording.read()) as pieces:
-            body = b"".join([piece async for piece in pieces])
-        await send_json_bytes(send, body, headers=headers)
+        headers = await recorded_head(scope, recording, again)
+        assert recording.last_words is not None
+        await self._event_stream(recording.read(), recording.last_words, headers).write(scope, send)
 
     def _event_stream(
         self,
@@ -151,13 +146,6 @@ class AnswerRoute:
             ping=self._dialect.ping,
             headers=headers,
         )
-
-
-async def _key_of(scope: Scope, request: Request, body: bytes) -> RetryKey | None:
-    find = partial(retry_key, request.caller, scope["path"], scope["headers"], body, stream=request.stream)
-    if len(body) > _HASHED_ON_THE_LOOP_BYTES:
-        return await trio.to_thread.run_sync(find)
-    return find()
 
 
 async def _frames(answer: AnswerPort, renderer: Renderer) -> AsyncGenerator[bytes, None]:

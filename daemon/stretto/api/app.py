@@ -41,7 +41,7 @@ def shared_routes(
 ) -> list[BaseRoute]:
     """The routes that the public port and the Unix socket both have; of the dialects, those named in ``compat``."""
     answer = partial(AnswerRoute, pipeline=pipeline, ping_interval_s=ping_interval_s, retries=retries)
-    parts = Parts(pipeline, answer, embedder, ledger, reranker)
+    parts = Parts(pipeline, answer, embedder, ledger, reranker, retries)
     mounted = [route for name in compat for route in MOUNTS[name](parts)]
     more = None if ledger is None else flat_listing(ledger)
     beside = beside_entries(embedder, reranker)

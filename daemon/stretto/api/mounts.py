@@ -12,6 +12,7 @@ from stretto.api.counting import CountRoute
 from stretto.api.embeddings import EmbeddingsRoute
 from stretto.api.ports import EmbedderPort, PipelinePort, RerankerPort
 from stretto.api.rerank import RerankRoute
+from stretto.api.retries import Retries
 from stretto.api.tokens import DetokenizeRoute, TokenizeRoute
 from stretto.api.versions import AnthropicVersion
 from stretto.dialects.anthropic import MESSAGES, parse_count
@@ -33,6 +34,7 @@ class Parts:
         embedder: computes embeddings, if there is one.
         ledger: whom embeddings and scores are paid to, if anybody.
         reranker: scores documents, if there is one.
+        retries: lets a retry of those join the run of the request before.
     """
 
     pipeline: PipelinePort
@@ -40,6 +42,7 @@ class Parts:
     embedder: EmbedderPort | None = None
     ledger: Ledger | None = None
     reranker: RerankerPort | None = None
+    retries: Retries | None = None
 
 
 def openai_routes(parts: Parts) -> list[BaseRoute]:
@@ -55,12 +58,14 @@ def openai_routes(parts: Parts) -> list[BaseRoute]:
         ),
         Route(
             "/v1/embeddings",
-            EmbeddingsRoute(parts.embedder, parts.pipeline, billing=Billing(parts.ledger)),
+            EmbeddingsRoute(
+                parts.embedder, parts.pipeline, billing=Billing(parts.ledger), retries=parts.retries
+            ),
             methods=["POST"],
         ),
         Route(
             "/v1/rerank",
-            RerankRoute(parts.reranker, parts.pipeline, billing=Billing(parts.ledger)),
+            RerankRoute(parts.reranker, parts.pipeline, billing=Billing(parts.ledger), retries=parts.retries),
             methods=["POST"],
         ),
         Route("/tokenize", TokenizeRoute(parts.pipeline, CHAT.parse), methods=["POST"]),

@@ -10,26 +10,28 @@ import trio
 from starlette.types import Receive, Scope, Send
 
 from stretto.api.ports import PipelinePort, RerankerPort
-from stretto.api.reading import require_json
-from stretto.api.replies import new_request_id, send_json_bytes
+from stretto.api.replies import new_request_id
+from stretto.api.retries import Retries
+from stretto.api.shared_reply import share_reply
 from stretto.conversation.events import Usage
 from stretto.dialects.rerank import ID_PREFIX, RerankRequest, parse_rerank, render_rerank
 from stretto.errors import NotFound, StrettoError
 from stretto.observe import LifecycleLog
 from stretto.pipeline import Billing, draining_error
-from stretto.serving import Header, drain_of, read_body, run_until_disconnect
+from stretto.serving import Header, drain_of
 
 _AT_ONCE = 2  # bodies that are parsed or written; both may be megabytes
 
 
 class RerankRoute:
-    """The route. A client that goes ends the work within a batch.
+    """The route. A client that goes ends the work within a batch, unless it is expected to ask again; see ``Retries``.
 
     Args:
         reranker: computes; None when the daemon has none.
         pipeline: knows whether the daemon drains.
         billing: makes requests pay for the tokens they send.
-        log: gets one line a request; counts and times, never content.
+        retries: lets a retry join the run of the request before; None runs each by itself.
+        log: gets one line a run; counts and times, never content.
         clock: monotonic seconds.
     """
 
@@ -39,12 +41,14 @@ class RerankRoute:
         pipeline: PipelinePort,
         *,
         billing: Billing | None = None,
+        retries: Retries | None = None,
         log: LifecycleLog | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._reranker = reranker
         self._pipeline = pipeline
         self._billing = billing or Billing()
+        self._retries = retries
         self._log = LifecycleLog() if log is None else log
         self._clock = clock
         self._limiter = trio.CapacityLimiter(_AT_ONCE)
@@ -57,27 +61,26 @@ class RerankRoute:
             ClientDisconnected: nobody listens any more.
         """
         request_id = scope["state"]["request_id"] = new_request_id(ID_PREFIX)
-        require_json(scope)
-        body = await read_body(receive)
+        reply = partial(self._reply, scope, request_id)
+        await share_reply(scope, receive, send, reply, retries=self._retries)
+
+    async def _reply(self, scope: Scope, request_id: str, body: bytes) -> tuple[bytes, list[Header]]:
         began = self._clock()
+        headers: list[Header] = []
         try:
-            await run_until_disconnect(receive, send, partial(self._reply, scope, body, began))
+            if self._pipeline.health().state == "draining":
+                raise draining_error()
+            reply, counts = await drain_of(scope).run(partial(self._computed, scope, body, headers))
         except StrettoError as error:
             self._log.failed(request_id, phase="reranking", code=error.code, after_s=self._clock() - began)
             raise
-
-    async def _reply(self, scope: Scope, body: bytes, began: float, send: Send) -> None:
-        if self._pipeline.health().state == "draining":
-            raise draining_error()
-        headers: list[Header] = []
-        reply, counts = await drain_of(scope).run(partial(self._computed, scope, body, headers))
-        await send_json_bytes(send, reply, headers=headers)
         self._log.reranked(
-            scope["state"]["request_id"],
+            request_id,
             documents=len(counts),
             prompt_tokens=sum(counts),
             after_s=self._clock() - began,
         )
+        return reply, headers
 
     async def _computed(
         self, scope: Scope, body: bytes, headers: list[Header]
