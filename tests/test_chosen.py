@@ -74,6 +74,23 @@ def test_activation_bits_are_for_the_native_kernels(model: Path) -> None:
         chosen(model, activation_bits="8", backend="torch")
 
 
+@pytest.mark.torch
+def test_the_kv_dtype_is_for_the_native_kernels(model: Path) -> None:
+    found = choose_model(load_settings({"model": str(model), "kv_dtype": "int8"}, environ={}).settings)
+    assert found.backend.load(lambda phase, fraction: None).kv_dtype == "int8"
+    found.backend.close()
+    found.close()
+    with pytest.raises(
+        SettingsError, match=r"kv_dtype: int8 has no effect on .*, which PyTorch computes.*Leave it out"
+    ) as caught:
+        chosen(model, kv_dtype="int8", dtype="float32")
+    assert caught.value.param == "kv_dtype"
+    with pytest.raises(SettingsError, match=r"kv_dtype: int8 has no effect with backend torch"):
+        chosen(model, kv_dtype="int8", backend="torch")
+    with pytest.raises(SettingsError, match=r"kv_dtype.*auto, float32, bfloat16 or int8"):
+        chosen(model, kv_dtype="int4")
+
+
 @pytest.mark.parametrize(
     ("flags", "name"),
     [
@@ -128,6 +145,8 @@ def test_what_is_packed_for_mlx_goes_there_unasked(packed: Path) -> None:
     ) as caught:
         chosen(packed, threads="2")
     assert caught.value.param == "threads"
+    with pytest.raises(SettingsError, match="kv_dtype: int8 has no effect on packed, which MLX computes"):
+        chosen(packed, kv_dtype="int8")
 
 
 @pytest.mark.torch

@@ -32,6 +32,7 @@ def check(found: needs.ModelNeeds | None, spec: ModelSpec) -> None:
     assert found.kv_bytes_per_token == spec.kv_bytes_per_token
     assert found.model_context_tokens == spec.context_tokens
     assert found.dtype == spec.dtype
+    assert found.kv_dtype == (spec.kv_dtype or spec.dtype)
     assert found.device == spec.device
     # Beside the matrices a backend may keep a little of its own.
     assert spec.weight_bytes * 0.9 <= found.weights_bytes <= spec.weight_bytes * 1.1
@@ -58,6 +59,9 @@ def test_the_native_kernels_stand_in(source: ModelSource) -> None:
         "its weights are quantised, and no GPU is to compute them",
     )
     check(found, spec_of(NativeBackend(source)))
+    for kv_dtype in ("float32", "int8"):
+        other = needs.model_needs(Settings(kv_dtype=kv_dtype), source, ABSENT)
+        check(other, spec_of(NativeBackend(source, kv_dtype=kv_dtype)))
     assert needs.packed_bytes(source) == found.weights_bytes
     assert needs.model_needs(Settings(backend="torch"), source, ABSENT) is None
     asked = needs.model_needs(Settings(backend="native"), source, THERE)

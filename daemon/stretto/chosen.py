@@ -163,7 +163,8 @@ def _choose_backend(settings: Settings, source: ModelFiles) -> tuple[str, Backen
         settings.backend == "native" or native_is_best(settings, native) or not probe().available
     ):
         bits = int(settings.activation_bits)
-        return "native", NativeBackend(source, threads=settings.threads, activation_bits=bits)
+        threads, kv_dtype = settings.threads, settings.kv_dtype
+        return "native", NativeBackend(source, threads=threads, kv_dtype=kv_dtype, activation_bits=bits)
     if settings.backend == "native":
         raise StartupError(
             f"The native backend cannot be used here: {native.reason}.",
@@ -190,7 +191,7 @@ def _torch(settings: Settings, source: ModelSource | ForeignCheckpoint) -> Backe
             code="backend_unavailable",
             remedy="Install it with: pip install 'stretto[torch]'.",
         )
-    _refuse_activation_bits(settings, source.name, "PyTorch")
+    _refuse_native_only(settings, source.name, "PyTorch")
     return TorchBackend(
         source,
         device=settings.device,
@@ -214,7 +215,7 @@ def _mlx(settings: Settings, checkpoint: Checkpoint) -> Backend:
             if checkpoint.quantization is not None
             else "Leave --backend out, and PyTorch computes.",
         )
-    _refuse_activation_bits(settings, checkpoint.name, "MLX")
+    _refuse_native_only(settings, checkpoint.name, "MLX")
     if settings.threads is not None:
         raise SettingsError(
             f"threads: {settings.threads} has no effect on {checkpoint.name}, which MLX computes. Leave it out.",
@@ -223,11 +224,17 @@ def _mlx(settings: Settings, checkpoint: Checkpoint) -> Backend:
     return MLXBackend(checkpoint, device=settings.device, dtype=settings.dtype)
 
 
-def _refuse_activation_bits(settings: Settings, model: str, computes: str) -> None:
+def _refuse_native_only(settings: Settings, model: str, computes: str) -> None:
     if settings.activation_bits != "16":
         raise SettingsError(
             f"activation_bits: {settings.activation_bits} has no effect on {model}, which {computes} computes. Leave it out.",
             param="activation_bits",
+        )
+    if settings.kv_dtype != "auto":
+        raise SettingsError(
+            f"kv_dtype: {settings.kv_dtype} has no effect on {model}, which {computes} computes: it keeps keys and values in the "
+            "dtype it computes in. Leave it out, or let the native backend compute a quantised model.",
+            param="kv_dtype",
         )
 
 

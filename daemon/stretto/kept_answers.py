@@ -76,6 +76,7 @@ def fingerprint(chosen: ChosenModel, facts: EngineFacts, embedder: Embedder | No
         chosen.fingerprint,
         chosen.backend_name,
         facts.spec.dtype,
+        facts.spec.kv_dtype,
         "" if chosen.template is None else chosen.template.source,
         "" if embedder is None else embedder.fingerprint,
     )

@@ -30,6 +30,7 @@ class ModelNeeds:
         backend: ``native``, ``torch`` or ``mlx``; backend_reason: why that one.
         device, dtype: of the computation; dtype_reason: why that dtype.
         weights_bytes: memory that the weights take.
+        kv_dtype: what keys and values are kept in.
         kv_bytes_per_token: of all layers; None where only loading tells.
         free_bytes: memory that is free there now, before loading.
         model_context_tokens: the longest context the model was made for; None where only loading tells.
@@ -44,6 +45,7 @@ class ModelNeeds:
     dtype: str
     dtype_reason: str
     weights_bytes: int
+    kv_dtype: str
     kv_bytes_per_token: int | None
     free_bytes: int
     model_context_tokens: int | None
@@ -69,6 +71,7 @@ class _Computed:
     layer_groups: tuple[LayerGroup, ...] | None
     context_tokens: int | None
     memory: Memory
+    kv_dtype: str
     partly_elsewhere: bool = False
 
 
@@ -129,6 +132,7 @@ def model_needs(settings: Settings, source: ModelFiles, torch: BackendInfo) -> M
         found.dtype,
         found.dtype_reason,
         found.weights_bytes,
+        found.kv_dtype,
         None if groups is None else sum(group.kv_bytes_per_token for group in groups),
         found.memory.free_bytes,
         found.context_tokens,
@@ -146,7 +150,7 @@ def packed_bytes(source: ModelSource) -> int:
 def _computed(settings: Settings, source: ModelFiles, torch: BackendInfo) -> _Computed | None:
     """The rules of ``stretto.chosen``, which makes the backend."""
     from stretto.backends.native import native_support
-    from stretto.backends.torch.layout import lay_out
+    from stretto.backends.native.kv_format import kv_layer_groups, resolved_kv_dtype
     from stretto.chosen import native_is_best, native_may
     from stretto.weights import Checkpoint, ForeignCheckpoint, ModelSource
 
@@ -173,9 +177,10 @@ def _computed(settings: Settings, source: ModelFiles, torch: BackendInfo) -> _Co
             f"int{settings.activation_bits}",
             "the kernels compute the file's own blocks",
             packed_bytes(source),
-            lay_out(source.config).layer_groups(_SIZES["bfloat16"]),
+            kv_layer_groups(source.config, kv_dtype := resolved_kv_dtype(settings.kv_dtype)),
             source.config.context_tokens,
             host_memory(),
+            kv_dtype,
         )
     if settings.backend == "native" or not torch.available:
         return None
@@ -224,6 +229,7 @@ def _with_torch(settings: Settings, source: ModelFiles, reason: str) -> _Compute
         groups,
         context,
         memory,
+        dtype.name,
         partly_elsewhere=settings.offload == "cpu",
     )
 
@@ -255,6 +261,7 @@ def _with_mlx(settings: Settings, source: Checkpoint, reason: str) -> _Computed 
         _described(source.text_values, _SIZES[dtype]),
         _context(source.text_values),
         device_memory(device),
+        dtype,
     )
 
 

@@ -19,7 +19,7 @@ from stretto.cli import checks, forecast
 from stretto.cli.machine import read_machine
 from support.cli_server import StandIn
 from support.weights_packed import QUANTIZATION, packed_directory
-from support.weights_tiny import tiny_gguf
+from support.weights_tiny import TinyShape, tiny_gguf
 
 Run = Callable[..., Result]
 
@@ -154,10 +154,31 @@ def test_what_a_model_will_need(run: Run, tmp_path: Path, no_torch: None) -> Non
     found = findings(result)
     assert found["computed by"]["detail"].startswith("native, since its weights are quantised")
     assert re.search(
-        r"weights [\d.]+ kB, KV 256\.0 kB per 1,000 tokens; .* are free; it fits", found["needs"]["detail"]
+        r"weights [\d.]+ kB, KV 256\.0 kB per 1,000 tokens in bfloat16; .* are free; it fits",
+        found["needs"]["detail"],
     )
     assert found["context"]["detail"] == "the largest is 100 tokens of the model's 256"
     assert "the largest is 256 tokens, the model's own" in run("doctor", path, "--port", "0").stdout
+
+
+def test_eight_bits_hold_more(
+    run: Run, tmp_path: Path, no_torch: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tiny_gguf(tmp_path, quant="Q4_0", shape=TinyShape(context=4096)))
+    plain = json.loads(run("doctor", path, "--json", "--port", "0").stdout)["needs"]
+    free = plain["weights_bytes"] + 2000 * plain["kv_bytes_per_token"]
+    monkeypatch.setattr(needs, "host_memory", lambda: Memory(free, 1 << 30))
+    short = run("doctor", path, "--json", "--port", "0")
+    assert "--kv-dtype int8 holds nearly twice" in findings(short)["smaller"]["remedy"]
+    assert "smaller" not in findings(run("doctor", path, "--json", "--port", "0", "--max-context", "100"))
+    eight = run("doctor", path, "--json", "--port", "0", "--kv-dtype", "int8")
+    assert "smaller" not in findings(eight)
+    told, before = json.loads(eight.stdout)["needs"], json.loads(short.stdout)["needs"]
+    assert (before["kv_dtype"], told["kv_dtype"]) == ("bfloat16", "int8")
+    # Heads of 16 values: two bytes each, or one and a scale of two bytes.
+    assert told["kv_bytes_per_token"] * 32 == before["kv_bytes_per_token"] * 18
+    gain = told["largest_context_tokens"] / before["largest_context_tokens"]
+    assert gain == pytest.approx(32 / 18, rel=0.02)
 
 
 def test_a_model_that_does_not_fit(
@@ -185,7 +206,9 @@ def test_no_model_and_no_backend(run: Run, tmp_path: Path, monkeypatch: pytest.M
 
 
 def forecast_of(**values: object) -> needs.ModelNeeds:
-    plain = needs.ModelNeeds("torch", "r", "cpu", "float32", "r", 4000, 1, 1 << 30, 256, 256, 256, "")
+    plain = needs.ModelNeeds(
+        "torch", "r", "cpu", "float32", "r", 4000, "float32", 1, 1 << 30, 256, 256, 256, ""
+    )
     return dataclasses.replace(plain, **values)  # type: ignore[arg-type]
 
 

@@ -251,6 +251,7 @@ class Running:
         *,
         clock: Callable[[], float] | None = None,
         load: bool = True,
+        prefix_store: Callable[[EngineFacts], PrefixStore | None] | None = None,
     ) -> None:
         self.posts: queue.Queue[Callable[[], None]] = queue.Queue()
         self.heard: dict[str, Heard] = {}
@@ -260,7 +261,12 @@ class Running:
         self.reports: list[tuple[str, float]] = []
         extra = {} if clock is None else {"clock": clock}
         self.engine = Engine(
-            backend or EchoBackend(), config, post=self.posts.put, deliver=self._deliver, **extra
+            backend or EchoBackend(),
+            config,
+            post=self.posts.put,
+            deliver=self._deliver,
+            prefix_store=prefix_store,
+            **extra,
         )
         if load:
             self.start()

@@ -10,7 +10,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from stretto.backends.native.library import ENCODING_NUMBERS, QUERY_TILE, Attention, Library, Matrix, address
+from stretto.backends.native.kv_format import KV_FORMAT_NUMBERS
+from stretto.backends.native.library import (
+    ENCODING_NUMBERS,
+    QUERY_TILE,
+    Attention,
+    KVHeadLayout,
+    Library,
+    Matrix,
+    address,
+)
 from stretto.weights.blocks import RawTensor, dequantise
 from support.weights_blocks import random_rows
 
@@ -80,43 +89,103 @@ def quantised_activations(x: FloatArray, *, fine: bool = False) -> FloatArray:
 
 @dataclass
 class PagedCache:
-    """Keys and values of one sequence in scattered blocks of a cache full of NaN."""
+    """Keys and values of one sequence in scattered blocks of a cache full of NaN; of int8, the scales are.
+
+    Attributes:
+        keys, values: float32 [tokens, kv_heads, head_size], what the cache stands for.
+        kv_dtype: ``float32``, ``bfloat16`` or ``int8``.
+    """
 
     memory: npt.NDArray[np.uint8]
     table: npt.NDArray[np.int32]
     keys: FloatArray
     values: FloatArray
     block_tokens: int
-    bf16: bool
+    kv_dtype: str
 
     @property
-    def padded(self) -> int:
-        """Tokens that a block has room for among its keys."""
-        return -(-self.block_tokens // 16) * 16
+    def layout(self) -> KVHeadLayout:
+        """Where a head's parts lie in its part of a block."""
+        head_size = self.keys.shape[2]
+        padded = -(-self.block_tokens // 16) * 16
+        size = {"float32": 4, "bfloat16": 2, "int8": 1}[self.kv_dtype]
+        scales = 2 * padded * -(-head_size // 32) if self.kv_dtype == "int8" else 0
+        values_at, keys_end = head_size * padded * size, head_size * (padded + self.block_tokens) * size
+        return KVHeadLayout(
+            KV_FORMAT_NUMBERS[self.kv_dtype], head_size, self.block_tokens, padded,
+            values_at, keys_end, keys_end + scales, keys_end + 2 * scales,
+        )  # fmt: skip
+
+
+def spread(x: FloatArray) -> FloatArray:
+    """Walsh-Hadamard transform of the parts of the last axis, of the largest power of two in it; by the definition."""
+    size = x.shape[-1]
+    part = size & -size
+    parity = [[(i & j).bit_count() & 1 for j in range(part)] for i in range(part)]
+    matrix = (1 - 2 * np.array(parity, dtype=np.float64)) / part**0.5
+    result: FloatArray = (x.reshape(*x.shape[:-1], -1, part) @ matrix).reshape(x.shape)
+    return result
+
+
+def eight_bits(x: FloatArray) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.uint16], FloatArray]:
+    """Groups of 32 of the last axis, the last may be shorter: int8, bfloat16 scales as bits, and what these stand for."""
+    whole = np.empty(x.shape, dtype=np.int8)
+    scales = np.empty((*x.shape[:-1], -(-x.shape[-1] // 32)), dtype=np.uint16)
+    seen = np.empty(x.shape, dtype=np.float32)
+    for group in range(scales.shape[-1]):
+        part = x[..., 32 * group : 32 * group + 32]
+        bits = (np.abs(part).max(-1) / 127).astype(np.float32).view(np.uint32)
+        scales[..., group] = (bits + 0xFFFF) >> 16
+        scale = (scales[..., group].astype(np.uint32) << 16).view(np.float32)[..., None]
+        steps = np.rint(np.divide(part, scale, out=np.zeros_like(part), where=scale > 0))
+        whole[..., 32 * group : 32 * group + 32] = steps
+        seen[..., 32 * group : 32 * group + 32] = steps * scale
+    return whole, scales, seen
 
 
 def make_cache(
-    tokens: int, kv_heads: int, head_size: int, block_tokens: int, bf16: bool, seed: int = 0
+    tokens: int, kv_heads: int, head_size: int, block_tokens: int, kv_dtype: str, seed: int = 0
 ) -> PagedCache:
-    """Random K and V [tokens, kv_heads, head_size], rounded to the dtype of the cache."""
+    """Random K and V, rounded to the dtype of the cache; keys of int8 have a dimension that is far larger than the others."""
     rng = np.random.default_rng(seed)
-    dtype = torch.bfloat16 if bf16 else torch.float32
-    keys, values = (
-        torch.from_numpy(rng.normal(size=(tokens, kv_heads, head_size)).astype(np.float32)).to(dtype)
-        for _ in range(2)
-    )
+    keys, values = (rng.normal(size=(tokens, kv_heads, head_size)).astype(np.float32) for _ in range(2))
+    if kv_dtype == "int8":
+        keys[:, :, 5] += 8
     used = -(-tokens // block_tokens)
     table = rng.permutation(used + 3).astype(np.int32)[:used]
-    padded = -(-block_tokens // 16) * 16
-    pool = torch.full((used + 3, kv_heads, head_size * (padded + block_tokens)), float("nan"), dtype=dtype)
+    cache = PagedCache(np.empty(0, np.uint8), table, keys, values, block_tokens, kv_dtype)
+    layout = cache.layout
+    padded, filler = layout.padded, 0xFF if kv_dtype != "int8" else 0x81
+    pool = np.full((used + 3, kv_heads, layout.head_bytes), filler, dtype=np.uint8)
+    if kv_dtype == "int8":
+        # Scales that nobody wrote are NaN.
+        pool[:, :, layout.key_scales_at :] = 0xFF
+        wholes, scales, seen = zip(*(eight_bits(part) for part in (spread(keys), values)), strict=True)
+        cache.keys, cache.values = spread(seen[0]).astype(np.float32), seen[1]
+    else:
+        dtype = torch.bfloat16 if kv_dtype == "bfloat16" else torch.float32
+        rounded = [torch.from_numpy(part).to(dtype) for part in (keys, values)]
+        cache.keys, cache.values = (part.float().numpy() for part in rounded)
+        unsigned = np.uint16 if kv_dtype == "bfloat16" else np.uint32
+        view = torch.uint16 if kv_dtype == "bfloat16" else torch.uint32
+        wholes, scales = tuple(part.view(view).numpy().astype(unsigned) for part in rounded), ()
+    kind = wholes[0].dtype
     for token in range(tokens):
         block, offset = int(table[token // block_tokens]), token % block_tokens
         for head in range(kv_heads):
             page = pool[block, head]
-            page[: head_size * padded].view(head_size, padded)[:, offset] = keys[token, head]
-            page[head_size * padded :].view(block_tokens, head_size)[offset] = values[token, head]
-    memory = pool.view(torch.uint8).numpy()
-    return PagedCache(memory, table, keys.float().numpy(), values.float().numpy(), block_tokens, bf16)
+            by_dimension = page[: layout.values_at].view(kind).reshape(head_size, padded)
+            by_token = (
+                page[layout.values_at : layout.key_scales_at].view(kind).reshape(block_tokens, head_size)
+            )
+            by_dimension[:, offset], by_token[offset] = wholes[0][token, head], wholes[1][token, head]
+            ends = (layout.key_scales_at, layout.value_scales_at, layout.head_bytes)
+            for number, scale in enumerate(scales):
+                page[ends[number] : ends[number + 1]].view(np.uint16).reshape(-1, padded)[:, offset] = scale[
+                    token, head
+                ]
+    cache.memory = pool
+    return cache
 
 
 def attend(
@@ -124,18 +193,16 @@ def attend(
 ) -> FloatArray:
     """Queries [rows, per_position, head_size] at positions from ``start`` on, against one KV head."""
     rows, per_position, head_size = queries.shape
-    size = 2 if cache.bf16 else 4
     out = np.full_like(queries, np.nan)
-    head_bytes = head_size * (cache.padded + cache.block_tokens) * size
     count = rows * per_position
     assert count <= QUERY_TILE
     pointers = ctypes.c_void_p * QUERY_TILE
     step = head_size * 4
+    layout = cache.layout
     attention = Attention(
-        layer=address(cache.memory), block_bytes=head_bytes * cache.keys.shape[1], head_bytes=head_bytes,
-        values_at=head_size * cache.padded * size, block_tokens=cache.block_tokens, padded=cache.padded,
-        head_size=head_size, bf16=int(cache.bf16), table=address(cache.table), kv_head=kv_head, first_token=0,
-        end_token=start + rows, queries=count, per_position=per_position, start=start,
+        layer=address(cache.memory), block_bytes=layout.head_bytes * cache.keys.shape[1], kv=layout,
+        table=address(cache.table), kv_head=kv_head, first_token=0, end_token=start + rows, queries=count,
+        per_position=per_position, start=start,
         query=pointers(*(address(queries) + i * step for i in range(count))),
         out=pointers(*(address(out) + i * step for i in range(count))),
     )  # fmt: skip
@@ -144,14 +211,14 @@ def attend(
 
 
 def attend_reference(cache: PagedCache, queries: FloatArray, start: int, kv_head: int) -> FloatArray:
-    """The same by torch, one row at a time."""
-    keys, values = (torch.from_numpy(part[:, kv_head]) for part in (cache.keys, cache.values))
+    """The same by torch in float64, one row at a time."""
+    keys, values = (torch.from_numpy(part[:, kv_head]).double() for part in (cache.keys, cache.values))
     rows = [
-        torch.softmax(torch.from_numpy(row) @ keys[: start + i + 1].T / queries.shape[-1] ** 0.5, -1)
+        torch.softmax(torch.from_numpy(row).double() @ keys[: start + i + 1].T / queries.shape[-1] ** 0.5, -1)
         @ values[: start + i + 1]
         for i, row in enumerate(queries)
     ]
-    result: FloatArray = torch.stack(rows).numpy()
+    result: FloatArray = torch.stack(rows).float().numpy()
     return result
 
 

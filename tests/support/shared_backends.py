@@ -28,7 +28,16 @@ from stretto.conversation.messages import SamplingParams
 from stretto.engine import EngineConfig, SequenceRequest, TokenConstraint
 from support.engine_harness import GREEDY, PATIENCE_S, Heard, Running
 
-BACKENDS = ("echo", "torch", "torch-gemma3", "torch-transformers", "native", "mlx", "mlx-gemma3-4bit")
+BACKENDS = (
+    "echo",
+    "torch",
+    "torch-gemma3",
+    "torch-transformers",
+    "native",
+    "native-int8",
+    "mlx",
+    "mlx-gemma3-4bit",
+)
 EXCUSED: dict[tuple[str, str], str] = {}
 """By backend and capability, why it is not asked for."""
 
@@ -57,7 +66,7 @@ def missing(backend: str) -> str:
         return "transformers is not installed"
     if backend.startswith("mlx") and importlib.util.find_spec("mlx") is None:
         return "MLX is not installed"
-    if backend == "native":
+    if backend.startswith("native"):
         from stretto.backends.native import native_support
 
         support = native_support()
@@ -111,7 +120,8 @@ def make_model(backend: str, path: Path) -> Model:
         )
     assert isinstance(source, ModelSource)
     return _with_weights(
-        lambda: NativeBackend(source, threads=1, kv_dtype="float32"), source.build_tokenizer()
+        lambda: NativeBackend(source, threads=1, kv_dtype="int8" if backend == "native-int8" else "float32"),
+        source.build_tokenizer(),
     )
 
 

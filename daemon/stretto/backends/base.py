@@ -57,6 +57,7 @@ class ModelSpec:
         device: e.g. ``cpu`` or ``cuda:0``.
         parameters: number of weights, 0 if unknown.
         weight_bytes: memory that the weights take.
+        kv_dtype: what keys and values are kept in, where that is not ``dtype``; else empty.
     """
 
     family: str
@@ -67,6 +68,7 @@ class ModelSpec:
     device: str
     parameters: int = 0
     weight_bytes: int = 0
+    kv_dtype: str = ""
 
     @property
     def kv_bytes_per_token(self) -> int:

@@ -61,7 +61,8 @@ def store_fingerprint(model: str, backend: str, spec: ModelSpec, plan: KVPlan) -
         (group.layers, group.kv_heads, group.head_size, group.window_tokens, group.kv_bytes_per_token)
         for group in spec.layer_groups
     ]
-    parts = (__version__, model, backend, spec.family, spec.dtype, spec.device, groups, plan.block_tokens)
+    kinds = (spec.family, spec.dtype, spec.kv_dtype, spec.device)
+    parts = (__version__, model, backend, kinds, groups, plan.block_tokens)
     return blake2b(repr(parts).encode(), digest_size=16).digest()
 
 

@@ -116,13 +116,15 @@ def _echo_only(settings: Settings, origins: Origins) -> None:
 
 def _native_only(settings: Settings, origins: Origins) -> None:
     if settings.backend != "native":
-        if settings.activation_bits != "16" and settings.backend != "auto":
-            raise refuse(
-                "activation_bits",
-                origins,
-                f"has no effect with backend {settings.backend}",
-                "Add --backend native, or leave it out.",
-            )
+        for name, default in (("activation_bits", "16"), ("kv_dtype", "auto")):
+            value = getattr(settings, name)
+            if value != default and settings.backend != "auto":
+                raise refuse(
+                    name,
+                    origins,
+                    f"{value} has no effect with backend {settings.backend}",
+                    "Add --backend native, or leave it out.",
+                )
         return
     if settings.device not in ("auto", "cpu"):
         raise refuse(

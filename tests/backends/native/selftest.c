@@ -78,8 +78,26 @@ static void products(const Kernels *kernels, int encoding, int rows, int width, 
     free(out[0]), free(out[1]), free(x), free((void *)matrix.values);
 }
 
+// A head's values into the cache's 8 bits, in memory that is exactly as large as they are.
+static void heads(const Kernels *kernels, int size) {
+    const size_t groups = (size_t)(size + KV_GROUP - 1) / KV_GROUP;
+    float *x = floats((size_t)size);
+    for (int spread = 0; spread < 2; spread++) {
+        int8_t *values[2];
+        uint16_t *scales[2];
+        for (int which = 0; which < 2; which++) {
+            values[which] = malloc((size_t)size);
+            scales[which] = malloc(groups * sizeof(uint16_t));
+            (which ? kernels : &kernels_scalar)->pack_head(x, size, spread, values[which], scales[which]);
+        }
+        for (int i = 0; i < size; i++) check(abs(values[0][i] - values[1][i]) <= 2, "a head in 8 bits");
+        free(values[0]), free(values[1]), free(scales[0]), free(scales[1]);
+    }
+    free(x);
+}
+
 // A whole model of one layer, whose program uses every operation.
-static void steps(const Kernels *kernels, int workers, int bf16, float *logits) {
+static void steps(const Kernels *kernels, int workers, int kv_format, float *logits) {
     enum { HIDDEN = 64, HEADS = 4, KV = 2, HEAD = 16, FFN = 96, VOCAB = 53, BLOCK = 4, BLOCKS = 100, LONG = 264 };
     seed = 7;
     Matrix m[7] = {make_matrix(Q4_1, 64, 64), make_matrix(Q8_0, 32, 64), make_matrix(Q5_0, 32, 64), make_matrix(Q4_0, 64, 64),
@@ -105,8 +123,8 @@ static void steps(const Kernels *kernels, int workers, int bf16, float *logits) 
     Pool *pool = pool_new(workers);
     Model *model = model_new(&plan, kernels, pool);
     check(pool && model, "a model");
-    const size_t block = cache_block_bytes(&plan, BLOCK, bf16);
-    const Cache cache = {calloc(BLOCKS, block), BLOCKS, BLOCK, bf16, 1};
+    const size_t block = cache_block_bytes(&plan, BLOCK, kv_format);
+    const Cache cache = {calloc(BLOCKS, block), BLOCKS, BLOCK, kv_format, 1};
     model_set_cache(model, &cache);
     int32_t tables[2 * BLOCKS], tokens[LONG + 1];
     for (int i = 0; i < 2 * BLOCKS; i++) tables[i] = i < LONG / BLOCK + 1 ? i * 7 % BLOCKS : BLOCKS - 1;
@@ -130,21 +148,23 @@ static void steps(const Kernels *kernels, int workers, int bf16, float *logits) 
 
 int main(void) {
     float reference[3 * 53], *logits = malloc(3 * 53 * sizeof(float));
-    for (int bf16 = 0; bf16 < 2; bf16++) {
-        steps(&kernels_scalar, 1, bf16, reference);
+    for (int kv_format = KV_F32; kv_format <= KV_INT8; kv_format++) {
+        steps(&kernels_scalar, 1, kv_format, reference);
         for (int n = 0; kernels_at(n); n++)
             for (int workers = 1; workers <= 3; workers += 2) {
                 if (kernels_at(n) == &kernels_scalar && workers == 1) continue;  // the reference is just that
-                steps(kernels_at(n), workers, bf16, logits);
+                steps(kernels_at(n), workers, kv_format, logits);
                 for (int i = 0; i < 3 * 53; i++)
                     check(fabsf(logits[i] - reference[i]) <= 0.05f * (1.0f + fabsf(reference[i])), "the logits of a step");
             }
     }
-    for (int n = 0; kernels_at(n); n++)
+    for (int n = 0; kernels_at(n); n++) {
+        heads(kernels_at(n), 16), heads(kernels_at(n), 80), heads(kernels_at(n), HEAD_MOST);
         for (int encoding = 0; encoding < ENCODINGS; encoding++) {
             products(kernels_at(n), encoding, 15, 19, 512, 0);
             products(kernels_at(n), encoding, 3, 16, 256, 1);
         }
+    }
     free(logits);
     printf("passed on %s\n", kernels_at(0)->name);
     return 0;

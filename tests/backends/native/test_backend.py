@@ -52,6 +52,28 @@ def test_logits_are_near_torch(arch: str, quant: str, instruction_set: str, tmp_
     assert np.abs(logits - reference).mean() < spread * (1e-5 if quant == "F16" else 0.03)
 
 
+@pytest.mark.parametrize("instruction_set", Library().kernels)
+@pytest.mark.parametrize("head_size", [16, 48, 64])
+def test_eight_bits_of_keys_and_values_are_near_torch(
+    head_size: int, instruction_set: str, tmp_path: Path
+) -> None:
+    path = tiny_gguf(tmp_path, arch="qwen3", quant="F16", shape=TinyShape(head_size=head_size))
+    source = open_model(path)
+    backend = NativeBackend(source, threads=1, instruction_set=instruction_set, kv_dtype="int8")
+    spec = backend.load(silent)
+    assert spec.kv_dtype == backend.stats()["kv_dtype"] == "int8"
+    backend.allocate(KVPlan(16, (4,)))
+    logits = backend.forward([chunk(TOKENS, 0, [2, 0, 3], len(TOKENS))])
+    again = backend.forward([chunk(TOKENS[-1:], len(TOKENS) - 1, [2, 0, 3], 1)])
+    np.testing.assert_array_equal(again, logits[-1:])
+    assert backend.memory().kv_bytes == 4 * 16 * spec.kv_bytes_per_token
+    backend.close()
+    source.close()
+    reference = torch_logits(path, TOKENS)
+    assert divergence(reference, logits).mean() < 1e-4
+    assert np.abs(logits - reference).mean() < float(reference.std()) * 0.01
+
+
 @pytest.mark.parametrize("quant", ["Q4_K", "Q5_K", "Q6_K"])
 def test_k_encodings_are_near_torch(quant: str, tmp_path: Path) -> None:
     path = tiny_gguf(tmp_path, quant=quant)
@@ -72,10 +94,12 @@ def test_plain_weights_of_a_directory(dtype: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(logits, torch_logits(path, TOKENS), rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("threads", [1, 2, 5])
-def test_a_ragged_step_equals_sequences_alone(tiny: Path, threads: int) -> None:
+@pytest.mark.parametrize(
+    ("threads", "kv_dtype"), [(1, "bfloat16"), (2, "bfloat16"), (5, "bfloat16"), (2, "int8")]
+)
+def test_a_ragged_step_equals_sequences_alone(tiny: Path, threads: int, kv_dtype: str) -> None:
     """Whatever runs beside a sequence, and however its prompt was cut, its logits are the same bits."""
-    backend = native(tiny, threads=threads)
+    backend = native(tiny, threads=threads, kv_dtype=kv_dtype)
     assert isinstance(backend, Backend)
     backend.allocate(KVPlan(4, (60,)))
     table = [40, 3, 22, 9, 58, 1, 30, 11, 17, 5, 44, 2]
@@ -225,3 +249,5 @@ def test_why_not(tiny: Path, tmp_path: Path) -> None:
         Library(Path("/lib/x86_64-linux-gnu/libm.so.6"))
     with pytest.raises(ValueError, match="threads is 0"):
         NativeBackend(open_model(tiny), threads=0)
+    with pytest.raises(ValueError, match="kv_dtype is 'int4'; it is auto, float32, bfloat16, int8"):
+        NativeBackend(open_model(tiny), kv_dtype="int4")

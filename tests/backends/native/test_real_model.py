@@ -24,13 +24,14 @@ TEXT = (
 )
 
 
-def test_next_tokens_are_near_float32(smollm2_path: Path) -> None:
-    """Eight bits a group of 32 activations: the bound is twice what was measured when this was written."""
+@pytest.mark.parametrize(("kv_dtype", "most"), [("bfloat16", 0.008), ("int8", 0.001)])
+def test_next_tokens_are_near_float32(smollm2_path: Path, kv_dtype: str, most: float) -> None:
+    """The bound is at least twice what was measured when this was written (docs/backends.md has more exact figures)."""
     source = open_model(smollm2_path)
     tokens = load_tokenizer(source).encode(TEXT, allow_special=False)
     source.close()
     assert len(tokens) > 150
-    backend = native(smollm2_path, threads=2)
+    backend = native(smollm2_path, threads=2, kv_dtype=kv_dtype)
     backend.allocate(KVPlan(16, (16,)))
     table = [9, 2, 14, 0, 7, 5, 11, 3, 1, 13, 6, 15]
     half = len(tokens) // 2
@@ -43,5 +44,5 @@ def test_next_tokens_are_near_float32(smollm2_path: Path) -> None:
     backend.close()
     reference = torch_logits(smollm2_path, tokens)
     distance = divergence(reference, logits)
-    assert distance.mean() < 0.008
+    assert distance.mean() < most
     assert (reference.argmax(-1) == logits.argmax(-1)).mean() > 0.9

@@ -15,12 +15,12 @@ from stretto.backends.base import (
     Chunk,
     Float32Array,
     KVPlan,
-    LayerGroup,
     MemoryReport,
     ModelSpec,
     ProgressReport,
 )
 from stretto.backends.host import host_memory, shown, usable_cores
+from stretto.backends.native.kv_format import KV_FORMAT_NUMBERS, kv_layer_groups, resolved_kv_dtype
 from stretto.backends.native.library import (
     ENCODING_NUMBERS,
     Batch,
@@ -40,7 +40,6 @@ from stretto.weights.config import ModelConfig
 from stretto.weights.source import ModelSource
 
 PHASE = "packing weights"
-KV_DTYPES = {"bfloat16": 2, "float32": 4}
 _QUANTISED = frozenset(name for name, encoding in ENCODINGS.items() if encoding.block_values > 1)
 _FAULTS = {
     2: "token id {value} is not in the vocabulary of {vocab}",
@@ -54,7 +53,7 @@ class NativeBackend:
 
     Matrices stay as the file quantised them; activations are quantised to nearly 16 bits (or 8) in groups of 32 with float32
     scales, products are summed exactly in a group and in float32 between groups. Everything else is float32; K and V are kept
-    in bfloat16 or float32. Every row is computed from its own sequence alone.
+    in bfloat16, float32 or int8. Every row is computed from its own sequence alone.
     """
 
     def __init__(
@@ -71,21 +70,20 @@ class NativeBackend:
         Args:
             source: an opened model; must be open during ``load``.
             threads: compute threads; None takes all usable processors (their barriers sleep when one is taken away).
-            kv_dtype: ``auto`` (bfloat16), ``bfloat16`` or ``float32``.
+            kv_dtype: ``auto`` (bfloat16), ``bfloat16``, ``float32`` or ``int8``: in groups of 32 of a token's head, each with a
+                bfloat16 scale, as llama.cpp's ``q8_0`` (whose scales are float16).
             activation_bits: 16 or 8, see ``decoder_program``. With 8, prompts and batches are computed nearly twice as fast, and the
                 next token's distribution is some 25 times as far from that of float32.
             instruction_set: kernels to use, one of ``Library.kernels``; empty takes the best.
         """
         if threads is not None and threads < 1:
             raise ValueError(f"threads is {threads}; it is a whole number from 1")
-        if kv_dtype != "auto" and kv_dtype not in KV_DTYPES:
-            raise ValueError(f"kv_dtype is {kv_dtype!r}; it is auto, {' or '.join(KV_DTYPES)}")
         if activation_bits not in (8, 16):
             raise ValueError(f"activation_bits is {activation_bits}; it is 8 or 16")
         self._source = source
         self._threads = usable_cores() if threads is None else threads
         self._activation_bits = activation_bits
-        self._kv_dtype = "bfloat16" if kv_dtype == "auto" else kv_dtype
+        self._kv_dtype = resolved_kv_dtype(kv_dtype)
         self._instruction_set = instruction_set
         self._loaded: LoadedModel | None = None
 
@@ -131,7 +129,7 @@ class NativeBackend:
             pool[:, destination] = pool[:, source]
 
     def read_block(self, group: int, block: int) -> bytes:
-        """See Backend: [layers, kv_heads, keys by dimension then values by token] in the dtype of the cache."""
+        """See Backend: [layers, kv_heads, keys by dimension then values by token] in the dtype of the cache, and int8's scales."""
         pool = self._model().pool(group)
         _in_pool(block, pool)
         return pool[:, block].tobytes()
@@ -194,19 +192,16 @@ class LoadedModel:
     def spec(self) -> ModelSpec:
         """See ModelSpec."""
         config = self._config
-        size = KV_DTYPES[self._kv_dtype]
-        kv_bytes = 2 * config.layers * config.kv_heads * config.head_size * size
         return ModelSpec(
             family=config.family,
             vocab_size=config.vocab_size,
             context_tokens=config.context_tokens,
-            layer_groups=(
-                LayerGroup("full", config.layers, config.kv_heads, config.head_size, None, kv_bytes),
-            ),
+            layer_groups=kv_layer_groups(config, self._kv_dtype),
             dtype=f"int{self._activation_bits}",
             device="cpu",
             parameters=sum(math.prod(shape) for shape in config.tensor_shapes().values()),
             weight_bytes=self.weight_bytes,
+            kv_dtype=self._kv_dtype,
         )
 
     @property
@@ -283,9 +278,9 @@ class LoadedModel:
                 f"a KV plan for this model has one layer group and at least one block, not {plan}"
             )
         self._cache = None
-        bf16 = int(self._kv_dtype == "bfloat16")
+        kv_format = KV_FORMAT_NUMBERS[self._kv_dtype]
         block_bytes = self._library.call.stretto_block_bytes(
-            ctypes.byref(self._plan), plan.block_tokens, bf16
+            ctypes.byref(self._plan), plan.block_tokens, kv_format
         )
         wanted = self._config.layers * plan.blocks[0] * block_bytes
         free = host_memory().free_bytes
@@ -300,7 +295,7 @@ class LoadedModel:
         except MemoryError as error:
             raise BackendOutOfMemory(f"{shown(wanted)} of KV cache cannot be allocated") from error
         self._block_tokens = plan.block_tokens
-        cache = Cache(address(self._cache), plan.blocks[0], plan.block_tokens, bf16, self._config.layers)
+        cache = Cache(address(self._cache), plan.blocks[0], plan.block_tokens, kv_format, self._config.layers)
         self._library.call.stretto_model_cache(self._model, ctypes.byref(cache))
 
     def pool(self, group: int) -> npt.NDArray[np.uint8]:

@@ -89,7 +89,7 @@ class Cache(ctypes.Structure):
         ("memory", c_void_p),
         ("blocks", c_int32),
         ("block_tokens", c_int32),
-        ("bf16", c_int32),
+        ("kv_format", c_int32),
         ("layers", c_int32),
     )
 
@@ -107,18 +107,28 @@ class Batch(ctypes.Structure):
     )
 
 
+class KVHeadLayout(ctypes.Structure):
+    """``KvLayout`` of ``src/kernels.h``."""
+
+    _fields_ = (
+        ("format", c_int32),
+        ("head_size", c_int32),
+        ("block_tokens", c_int32),
+        ("padded", c_int32),
+        ("values_at", c_size_t),
+        ("key_scales_at", c_size_t),
+        ("value_scales_at", c_size_t),
+        ("head_bytes", c_size_t),
+    )
+
+
 class Attention(ctypes.Structure):
     """``Attention`` of ``src/kernels.h``."""
 
     _fields_ = (
         ("layer", c_void_p),
         ("block_bytes", c_size_t),
-        ("head_bytes", c_size_t),
-        ("values_at", c_size_t),
-        ("block_tokens", c_int32),
-        ("padded", c_int32),
-        ("head_size", c_int32),
-        ("bf16", c_int32),
+        ("kv", KVHeadLayout),
         ("table", c_void_p),
         ("kv_head", c_int32),
         ("first_token", c_int32),
@@ -158,6 +168,7 @@ _SIGNATURES: tuple[tuple[str, object, tuple[object, ...]], ...] = (
     ("stretto_norm", c_int, (c_char_p, c_void_p, c_void_p, c_int, c_float, c_void_p)),
     ("stretto_gate", c_int, (c_char_p, c_void_p, c_void_p, c_int, c_void_p)),
     ("stretto_attend", c_int, (c_char_p, POINTER(Attention))),
+    ("stretto_pack_head", c_int, (c_char_p, c_void_p, c_int, c_int, c_void_p, c_void_p)),
     ("stretto_quantise", c_int, (c_char_p, c_void_p, c_int, *(c_void_p,) * 5)),
     ("stretto_multiply", c_int, (c_char_p, POINTER(Matrix), c_void_p, c_int, c_void_p, c_int, c_void_p)),
 )

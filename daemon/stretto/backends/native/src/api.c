@@ -61,7 +61,9 @@ API void *stretto_model_new(const Plan *plan, const char *kernels, void *pool) {
 }
 API void stretto_model_free(void *model) { model_free(model); }
 API void stretto_model_cache(void *model, const Cache *cache) { model_set_cache(model, cache); }
-API size_t stretto_block_bytes(const Plan *plan, int block_tokens, int bf16) { return cache_block_bytes(plan, block_tokens, bf16); }
+API size_t stretto_block_bytes(const Plan *plan, int block_tokens, int kv_format) {
+    return cache_block_bytes(plan, block_tokens, kv_format);
+}
 API size_t stretto_scratch_bytes(void *model) { return model_scratch_bytes(model); }
 API void stretto_step(void *model, const Batch *batch, Outcome *outcome) { *outcome = model_step(model, batch); }
 
@@ -88,6 +90,13 @@ API int stretto_attend(const char *kernels, Attention *attention) {
     if (found && attention->scratch) found->attend(attention);
     free(attention->scratch);
     return found && attention->scratch;
+}
+
+API int stretto_pack_head(const char *kernels, const float *x, int head_size, int spread, int8_t *values,
+                          uint16_t *scales) {
+    const Kernels *found = find_kernels(kernels);
+    if (found) found->pack_head(x, head_size, spread, values, scales);
+    return found != NULL;
 }
 
 API int stretto_quantise(const char *kernels, const float *x, int columns, int8_t *values, int8_t *fine, float *scales,

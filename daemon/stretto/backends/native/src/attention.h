@@ -4,6 +4,7 @@
 // Where 16 or fewer neighbouring tokens lie: within one block.
 typedef struct {
     const uint8_t *keys, *values;
+    const uint16_t *key_scales, *value_scales;  // of INT8
     int count;
 } Piece;
 
@@ -11,59 +12,96 @@ enum { PIECES = TOKEN_TILE / PANEL };
 
 // The pieces from `*token` on, as many as one tile takes; moves `*token` behind them. It starts on a block's edge or
 // where the last call stopped, so a piece starts on a multiple of 16 within its block.
-LANE int find_pieces(const Attention *a, int *token, Piece *pieces) {
-    const size_t size = a->bf16 ? 2 : 4;
+LANE int find_pieces(const int format, const Attention *a, int *token, Piece *pieces) {
+    const size_t size = format == KV_F32 ? 4 : format == KV_BF16 ? 2 : 1;
     int found = 0;
     for (; *token < a->end_token && found < PIECES; found++) {
-        const int block = *token / a->block_tokens, offset = *token % a->block_tokens;
-        const uint8_t *head = a->layer + (size_t)a->table[block] * a->block_bytes + (size_t)a->kv_head * a->head_bytes;
+        const int block = *token / a->kv.block_tokens, offset = *token % a->kv.block_tokens;
+        const uint8_t *head = a->layer + (size_t)a->table[block] * a->block_bytes + (size_t)a->kv_head * a->kv.head_bytes;
         int count = PANEL;
-        if (count > a->block_tokens - offset) count = a->block_tokens - offset;
+        if (count > a->kv.block_tokens - offset) count = a->kv.block_tokens - offset;
         if (count > a->end_token - *token) count = a->end_token - *token;
         pieces[found].keys = head + (size_t)offset * size;
-        pieces[found].values = head + a->values_at + (size_t)offset * (size_t)a->head_size * size;
+        pieces[found].values = head + a->kv.values_at + (size_t)offset * (size_t)a->kv.head_size * size;
+        if (format == KV_INT8) {
+            pieces[found].key_scales = (const uint16_t *)(const void *)(head + a->kv.key_scales_at) + offset;
+            pieces[found].value_scales = (const uint16_t *)(const void *)(head + a->kv.value_scales_at) + offset;
+        }
         pieces[found].count = count;
         *token += count;
     }
     return found;
 }
 
-LANE Floats load_cached(const int bf16, const uint8_t *base, size_t index) {
-    return bf16 ? f_bf16((const uint16_t *)(const void *)base + index) : f_load((const float *)(const void *)base + index);
+// Of INT8 without its scale.
+LANE Floats load_cached(const int format, const uint8_t *base, size_t index) {
+    if (format == KV_INT8) return f_signed(base + index);
+    return format == KV_BF16 ? f_bf16((const uint16_t *)(const void *)base + index)
+                             : f_load((const float *)(const void *)base + index);
 }
 
-// Scores of `count` queries with the 16 tokens at `keys`, whose values lie `padded` apart by dimension. Lanes beyond the
+// Scores of `count` queries with the 16 tokens of a piece, whose keys lie `padded` apart by dimension. Lanes beyond the
 // piece hold whatever lies there and are masked by the caller.
-LANE void score(const int bf16, const int count, const Attention *a, const uint8_t *keys, const float *queries, float *scores) {
-    const size_t head_size = (size_t)a->head_size, padded = (size_t)a->padded;
-    Floats even[8], odd[8];
+LANE void score(const int format, const int count, const Attention *a, const Piece *piece, const float *queries,
+                float *scores) {
+    const size_t head_size = (size_t)a->kv.head_size, padded = (size_t)a->kv.padded;
+    const size_t group = format == KV_INT8 && head_size > KV_GROUP ? KV_GROUP : head_size;
+    Floats totals[8];
 #pragma GCC unroll 8
-    for (int i = 0; i < count; i++) even[i] = odd[i] = f_set(0);
-    for (size_t d = 0; d < head_size; d += 2) {
-        const Floats one = load_cached(bf16, keys, d * padded), two = load_cached(bf16, keys, (d + 1) * padded);
+    for (int i = 0; i < count; i++) totals[i] = f_set(0);
+    for (size_t first = 0; first < head_size; first += group) {
+        const size_t end = first + group < head_size ? first + group : head_size;
+        Floats even[8], odd[8];
+#pragma GCC unroll 8
+        for (int i = 0; i < count; i++) even[i] = odd[i] = f_set(0);
+        for (size_t d = first; d < end; d += 2) {
+            const Floats one = load_cached(format, piece->keys, d * padded);
+            const Floats two = load_cached(format, piece->keys, (d + 1) * padded);
+#pragma GCC unroll 8
+            for (int i = 0; i < count; i++) {
+                const float *query = queries + (size_t)i * head_size + d;
+                even[i] = f_fma(one, f_set(query[0]), even[i]);
+                odd[i] = f_fma(two, f_set(query[1]), odd[i]);
+            }
+        }
+        const Floats scales = format == KV_INT8 ? f_bf16(piece->key_scales + first / KV_GROUP * padded) : f_set(1.0f);
 #pragma GCC unroll 8
         for (int i = 0; i < count; i++) {
-            const float *query = queries + (size_t)i * head_size + d;
-            even[i] = f_fma(one, f_set(query[0]), even[i]);
-            odd[i] = f_fma(two, f_set(query[1]), odd[i]);
+            const Floats sum = f_add(even[i], odd[i]);
+            totals[i] = format == KV_INT8 ? f_fma(sum, scales, totals[i]) : sum;
         }
     }
 #pragma GCC unroll 8
-    for (int i = 0; i < count; i++) f_store(scores + (size_t)i * TOKEN_TILE, f_add(even[i], odd[i]));
+    for (int i = 0; i < count; i++) f_store(scores + (size_t)i * TOKEN_TILE, totals[i]);
+}
+
+// The weights of `count` queries, times the scales of the group of the values that dimension `d` is in.
+LANE void scale_weights(const int count, const Attention *a, const Piece *pieces, int found, size_t d, const float *weights,
+                        float *scaled) {
+    for (int piece = 0; piece < found; piece++) {
+        const Floats scales = f_bf16(pieces[piece].value_scales + d / KV_GROUP * (size_t)a->kv.padded);
+#pragma GCC unroll 8
+        for (int i = 0; i < count; i++) {
+            const size_t at = (size_t)i * TOKEN_TILE + (size_t)piece * PANEL;
+            f_store(scaled + at, f_mul(f_load(weights + at), scales));
+        }
+    }
 }
 
 // Adds weighted values to the outputs of `count` queries.
-LANE void mix(const int bf16, const int count, const Attention *a, const Piece *pieces, int found, const float *weights,
+LANE void mix(const int format, const int count, const Attention *a, const Piece *pieces, int found, const float *weights,
               float *outputs) {
-    const size_t head_size = (size_t)a->head_size;
+    const size_t head_size = (size_t)a->kv.head_size;
+    float scaled[8 * TOKEN_TILE];
     for (size_t d = 0; d < head_size; d += PANEL) {
+        if (format == KV_INT8 && d % KV_GROUP == 0) scale_weights(count, a, pieces, found, d, weights, scaled);
         Floats sums[8];
 #pragma GCC unroll 8
         for (int i = 0; i < count; i++) sums[i] = f_load(outputs + (size_t)i * head_size + d);
         for (int piece = 0; piece < found; piece++)
             for (int token = 0; token < pieces[piece].count; token++) {
-                const Floats value = load_cached(bf16, pieces[piece].values, (size_t)token * head_size + d);
-                const float *weight = weights + piece * PANEL + token;
+                const Floats value = load_cached(format, pieces[piece].values, (size_t)token * head_size + d);
+                const float *weight = (format == KV_INT8 ? scaled : weights) + piece * PANEL + token;
 #pragma GCC unroll 8
                 for (int i = 0; i < count; i++) sums[i] = f_fma(value, f_set(weight[(size_t)i * TOKEN_TILE]), sums[i]);
             }
@@ -109,44 +147,45 @@ LANE void soften(const Piece *pieces, int found, int visible, size_t head_size, 
     *total += f_sum(sum);
 }
 
-LANE void attend_some(const int bf16, const int count, const Attention *a, const Piece *pieces, int found, int token,
+LANE void attend_some(const int format, const int count, const Attention *a, const Piece *pieces, int found, int token,
                       int first, float *queries, float *outputs, float *scores, float *highest, float *total) {
-    const size_t head_size = (size_t)a->head_size, at = (size_t)first;
+    const size_t head_size = (size_t)a->kv.head_size, at = (size_t)first;
     for (int piece = 0; piece < found; piece++)
-        score(bf16, count, a, pieces[piece].keys, queries + at * head_size, scores + at * TOKEN_TILE + piece * PANEL);
+        score(format, count, a, &pieces[piece], queries + at * head_size, scores + at * TOKEN_TILE + piece * PANEL);
     for (int i = first; i < first + count; i++)
         soften(pieces, found, a->start + i / a->per_position + 1 - token, head_size, scores + (size_t)i * TOKEN_TILE,
                outputs + (size_t)i * head_size, highest + i, total + i);
-    mix(bf16, count, a, pieces, found, scores + at * TOKEN_TILE, outputs + at * head_size);
+    mix(format, count, a, pieces, found, scores + at * TOKEN_TILE, outputs + at * head_size);
 }
 
-LANE void attend_all(const int bf16, const Attention *a) {
-    const size_t head_size = (size_t)a->head_size;
+LANE void attend_all(const int format, const Attention *a) {
+    const size_t head_size = (size_t)a->kv.head_size;
     float *queries = a->scratch, *outputs = queries + QUERY_TILE * head_size, *scores = outputs + QUERY_TILE * head_size;
     float *highest = scores + QUERY_TILE * TOKEN_TILE, *total = highest + QUERY_TILE;
-    const float factor = 1.0f / sqrtf((float)a->head_size);
+    const float factor = 1.0f / sqrtf((float)a->kv.head_size);
     for (int i = 0; i < a->queries; i++) {
         for (size_t d = 0; d < head_size; d++) queries[(size_t)i * head_size + d] = a->query[i][d] * factor;
+        if (format == KV_INT8) spread_head(queries + (size_t)i * head_size, a->kv.head_size);
         highest[i] = -INFINITY;
         total[i] = 0;
     }
     memset(outputs, 0, sizeof(float) * head_size * (size_t)a->queries);
     Piece pieces[PIECES];
     for (int next = a->first_token; next < a->end_token;) {
-        const int token = next, found = find_pieces(a, &next, pieces);
+        const int token = next, found = find_pieces(format, a, &next, pieces);
         int i = 0;
         if (TILE_MOST >= 8)
             for (; a->queries - i >= 8; i += 8)
-                attend_some(bf16, 8, a, pieces, found, token, i, queries, outputs, scores, highest, total);
+                attend_some(format, 8, a, pieces, found, token, i, queries, outputs, scores, highest, total);
         if (TILE_MOST >= 4)
             for (; a->queries - i >= 4; i += 4)
-                attend_some(bf16, 4, a, pieces, found, token, i, queries, outputs, scores, highest, total);
+                attend_some(format, 4, a, pieces, found, token, i, queries, outputs, scores, highest, total);
         if (TILE_MOST >= 8 && a->queries - i >= 3) {
-            attend_some(bf16, 3, a, pieces, found, token, i, queries, outputs, scores, highest, total);
+            attend_some(format, 3, a, pieces, found, token, i, queries, outputs, scores, highest, total);
             i += 3;
         }
         for (; i < a->queries; i++)
-            attend_some(bf16, 1, a, pieces, found, token, i, queries, outputs, scores, highest, total);
+            attend_some(format, 1, a, pieces, found, token, i, queries, outputs, scores, highest, total);
     }
     for (int i = 0; i < a->queries; i++) {
         const float scale = a->highest ? 1.0f : 1.0f / total[i];
@@ -157,6 +196,9 @@ LANE void attend_all(const int bf16, const Attention *a) {
     }
 }
 
-KERNEL __attribute__((noinline)) void attend_bf16(const Attention *a) { attend_all(1, a); }
-KERNEL __attribute__((noinline)) void attend_f32(const Attention *a) { attend_all(0, a); }
-KERNEL void attend(const Attention *a) { (a->bf16 ? attend_bf16 : attend_f32)(a); }
+KERNEL __attribute__((noinline)) void attend_f32(const Attention *a) { attend_all(KV_F32, a); }
+KERNEL __attribute__((noinline)) void attend_bf16(const Attention *a) { attend_all(KV_BF16, a); }
+KERNEL __attribute__((noinline)) void attend_int8(const Attention *a) { attend_all(KV_INT8, a); }
+KERNEL void attend(const Attention *a) {
+    (a->kv.format == KV_F32 ? attend_f32 : a->kv.format == KV_BF16 ? attend_bf16 : attend_int8)(a);
+}

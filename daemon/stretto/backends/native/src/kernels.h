@@ -41,11 +41,25 @@ typedef struct {
 
 enum { QUERY_TILE = 32, TOKEN_TILE = 64, HEAD_MOST = 512 };
 
+// How keys and values are kept. INT8: in groups of 32 of a token's head, each with a bfloat16 scale, as value = scale * int8.
+// Its keys are spread first (see rows.h), and so is each query, which leaves their products as they were: a few dimensions
+// of keys are far larger than the rest, and the scale of a group would be theirs.
+enum KvFormat { KV_F32, KV_BF16, KV_INT8 };
+enum { KV_GROUP = 32 };
+
+// One head's part of a block: keys [head_size][padded], values [block_tokens][head_size], and of INT8 the scales of the
+// keys and then of the values, [groups][padded] each. Keys lie by dimension, 16 tokens side by side, so that scores need
+// no sums across lanes; `padded` is `block_tokens`, rounded up to whole vectors.
+typedef struct {
+    int32_t format, head_size, block_tokens, padded;
+    size_t values_at, key_scales_at, value_scales_at, head_bytes;
+} KvLayout;
+
 // Attention of several queries of one sequence that share a KV head.
 typedef struct {
-    const uint8_t *layer;          // K and V of one layer: [blocks][kv_heads]{K [head_size][padded], V [tokens][head_size]}
-    size_t block_bytes, head_bytes, values_at;
-    int32_t block_tokens, padded, head_size, bf16;
+    const uint8_t *layer;          // K and V of one layer: [blocks][kv_heads]{a head's part of the block}
+    size_t block_bytes;
+    KvLayout kv;
     const int32_t *table;
     int32_t kv_head, first_token, end_token;
     int32_t queries, per_position; // query i is at position `start` + i / per_position
@@ -64,6 +78,8 @@ typedef struct {
     void (*norm)(const float *x, const float *weight, int columns, float eps, float *out);
     void (*gate)(const float *gate, const float *up, int columns, float *out);
     void (*attend)(const Attention *attention);
+    // One head's key (spread) or value as INT8 keeps it: values [head_size], scales [groups].
+    void (*pack_head)(const float *x, int head_size, int spread, int8_t *values, uint16_t *scales);
 } Kernels;
 
 static inline size_t attention_scratch(void) {

@@ -10,4 +10,4 @@
 
 #include "attention.h"
 
-const Kernels KERNELS = {KERNELS_NAME, quantise, multiply, norm, gate, attend};
+const Kernels KERNELS = {KERNELS_NAME, quantise, multiply, norm, gate, attend, pack_head};

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "cache.h"
 #include "state.h"
 
 enum { GATE_COLUMNS = 256, INPUT_BYTES = 1 << 18 };
@@ -49,23 +50,6 @@ static void quantise_row(Model *model, const Op *op, int rows, int row) {
     quantise_part(model, op, rows, buffer_row(model, op->input, row), row, width, 0, width);
 }
 
-static uint16_t to_bf16(float value) {
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return (uint16_t)(bits >> 16 | 64);  // a NaN stays one
-    return (uint16_t)((bits + 0x7FFFu + (bits >> 16 & 1)) >> 16);
-}
-
-// One head's values, `stride` elements apart.
-static void cache_head(uint8_t *to, size_t stride, const float *from, int count, int bf16) {
-    uint16_t *halves = (uint16_t *)(void *)to;
-    float *floats = (float *)(void *)to;
-    for (int i = 0; i < count; i++) {
-        if (bf16) halves[(size_t)i * stride] = to_bf16(from[i]);
-        else floats[(size_t)i * stride] = from[i];
-    }
-}
-
 static void turn_head(const Plan *plan, const float *rotation, float *head) {
     const int half = plan->rope_dims / 2;
     for (int i = 0; i < half; i++) {
@@ -78,7 +62,7 @@ static void turn_head(const Plan *plan, const float *rotation, float *head) {
 static void rotate_row(Model *model, const Op *op, int row) {
     const Plan *plan = &model->plan;
     const Cache *cache = &model->cache;
-    const size_t element = cache->bf16 ? 2 : 4, head_size = (size_t)plan->head_size;
+    const size_t head_size = (size_t)plan->head_size;
     float *heads = buffer_row(model, op->input, row);
     for (int head = 0; head < plan->heads + plan->kv_heads; head++) {
         float *values = heads + (size_t)head * head_size;
@@ -89,13 +73,11 @@ static void rotate_row(Model *model, const Op *op, int row) {
     const Tile *tile = &model->tiles[model->tile_of_row[row]];
     const int position = model->positions[row];
     const size_t block = (size_t)tile->table[position / cache->block_tokens];
-    const size_t offset = (size_t)(position % cache->block_tokens);
     uint8_t *place = cache->memory + ((size_t)op->layer * (size_t)cache->blocks + block) * model->block_bytes;
-    for (int head = 0; head < plan->kv_heads; head++, place += model->head_bytes) {
-        const float *keys = heads + (size_t)(plan->heads + head) * head_size;
-        const float *values = keys + (size_t)plan->kv_heads * head_size;
-        cache_head(place + offset * element, (size_t)model->padded, keys, plan->head_size, cache->bf16);
-        cache_head(place + model->values_at + offset * head_size * element, 1, values, plan->head_size, cache->bf16);
+    for (int head = 0; head < plan->kv_heads; head++, place += model->kv.head_bytes) {
+        const float *key = heads + (size_t)(plan->heads + head) * head_size;
+        kv_write(model->kernels, &model->kv, place, position % cache->block_tokens, key,
+                 key + (size_t)plan->kv_heads * head_size);
     }
 }
 
@@ -109,9 +91,8 @@ static void attend_unit(Model *model, const Op *op, const Unit *unit, int worker
     const int first = blocks * unit->split / tile->splits, last = blocks * (unit->split + 1) / tile->splits;
     Attention a = {
         .layer = cache->memory + (size_t)op->layer * (size_t)cache->blocks * model->block_bytes,
-        .block_bytes = model->block_bytes, .head_bytes = model->head_bytes, .values_at = model->values_at,
-        .block_tokens = cache->block_tokens, .padded = model->padded, .head_size = plan->head_size, .bf16 = cache->bf16,
-        .table = tile->table, .kv_head = unit->kv_head, .first_token = first * cache->block_tokens,
+        .block_bytes = model->block_bytes, .kv = model->kv, .table = tile->table, .kv_head = unit->kv_head,
+        .first_token = first * cache->block_tokens,
         .end_token = last * cache->block_tokens < tokens ? last * cache->block_tokens : tokens,
         .queries = tile->rows * per_position, .per_position = per_position, .start = tile->start,
         .scratch = model->attention + (size_t)worker * attention_scratch(),

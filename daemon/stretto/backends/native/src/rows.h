@@ -60,6 +60,77 @@ KERNEL void quantise(const float *x, int columns, const Activations *to, int row
     }
 }
 
+// Hadamard's matrix (Sylvester's order): row i, column j is the parity of the bits of i & j.
+static const float HADAMARD[PANEL][PANEL] = {
+    {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, {1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1},
+    {1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1}, {1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1, 1},
+    {1, 1, 1, 1, -1, -1, -1, -1, 1, 1, 1, 1, -1, -1, -1, -1}, {1, -1, 1, -1, -1, 1, -1, 1, 1, -1, 1, -1, -1, 1, -1, 1},
+    {1, 1, -1, -1, -1, -1, 1, 1, 1, 1, -1, -1, -1, -1, 1, 1}, {1, -1, -1, 1, -1, 1, 1, -1, 1, -1, -1, 1, -1, 1, 1, -1},
+    {1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1}, {1, -1, 1, -1, 1, -1, 1, -1, -1, 1, -1, 1, -1, 1, -1, 1},
+    {1, 1, -1, -1, 1, 1, -1, -1, -1, -1, 1, 1, -1, -1, 1, 1}, {1, -1, -1, 1, 1, -1, -1, 1, -1, 1, 1, -1, -1, 1, 1, -1},
+    {1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1, 1, 1, 1, 1}, {1, -1, 1, -1, -1, 1, -1, 1, -1, 1, -1, 1, 1, -1, 1, -1},
+    {1, 1, -1, -1, -1, -1, 1, 1, -1, -1, 1, 1, 1, 1, -1, -1}, {1, -1, -1, 1, -1, 1, 1, -1, -1, 1, 1, -1, 1, -1, -1, 1}};
+
+// Spreads a head's values evenly over its dimensions, in place: an orthonormal Walsh-Hadamard transform of the largest power
+// of two that divides the head's size, part by part. Done twice it is undone.
+LANE void spread_head(float *x, int head_size) {
+    const int part = head_size & -head_size;
+    const Floats scale = f_set(1.0f / sqrtf((float)part));
+    for (int at = 0; at < head_size; at += PANEL) {
+        Floats even = f_set(0), odd = f_set(0);
+        for (int i = 0; i < PANEL; i += 2) {
+            even = f_fma(f_set(x[at + i]), f_load(HADAMARD[i]), even);
+            odd = f_fma(f_set(x[at + i + 1]), f_load(HADAMARD[i + 1]), odd);
+        }
+        f_store(x + at, f_mul(f_add(even, odd), scale));
+    }
+    for (int half = PANEL; half < part; half *= 2)
+        for (int at = 0; at < head_size; at += 2 * half)
+            for (int i = at; i < at + half; i += PANEL) {
+                const Floats a = f_load(x + i), b = f_load(x + i + half);
+                f_store(x + i, f_add(a, b));
+                f_store(x + i + half, f_nfma(b, f_set(1.0f), a));
+            }
+}
+
+// A number's bfloat16 that is no smaller; it is not below zero.
+LANE uint16_t bf16_above(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return (uint16_t)((bits + 0xFFFFu) >> 16);
+}
+
+LANE float from_bf16_bits(uint16_t half) {
+    const uint32_t bits = (uint32_t)half << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+// Rounds by the scale that is kept, so that the scale's own rounding costs nothing. A group that is not finite is kept as
+// NaN, as a wider format would: what was computed from it must not look sound.
+KERNEL void pack_head(const float *x, int head_size, int spread, int8_t *values, uint16_t *scales) {
+    const Floats none = f_set(0);
+    float spread_out[HEAD_MOST];
+    if (spread) {
+        memcpy(spread_out, x, sizeof(float) * (size_t)head_size);
+        spread_head(spread_out, head_size);
+        x = spread_out;
+    }
+    for (int first = 0; first < head_size; first += KV_GROUP) {
+        const int whole = head_size - first > PANEL;
+        const Floats low = f_load(x + first), high = whole ? f_load(x + first + PANEL) : none;
+        const float most = f_highest(f_max(f_abs(low), f_abs(high)));
+        const int finite = f_sum(f_fma(low, none, f_mul(high, none))) == 0.0f;
+        // A scale that has no finite inverse belongs to values that are zeros beside everything else.
+        const uint16_t scale = !finite ? 0x7FC0 : most > 1e-30f ? bf16_above(most / 127.0f) : 0;
+        const Floats inverse = f_set(finite && scale ? 1.0f / from_bf16_bits(scale) : 0.0f);
+        scales[first / KV_GROUP] = scale;
+        f_store_int8(values + first, finite ? f_round(f_mul(low, inverse)) : none);
+        if (whole) f_store_int8(values + first + PANEL, finite ? f_round(f_mul(high, inverse)) : none);
+    }
+}
+
 KERNEL void norm(const float *x, const float *weight, int columns, float eps, float *out) {
     Floats squares = f_set(0);
     for (int i = 0; i < columns; i += PANEL) squares = f_fma(f_load(x + i), f_load(x + i), squares);

@@ -31,8 +31,8 @@ struct Model {
     Op *ops;
     int32_t *widths;
     Cache cache;
-    size_t block_bytes, head_bytes, values_at;
-    int32_t padded;
+    KvLayout kv;
+    size_t block_bytes;
     // Scratch, grown as steps need it.
     float **buffers;             // [buffer_count]
     float *rotations;            // [rows][rope_dims]: cosines, then sines

@@ -4,21 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cache.h"
 #include "state.h"
 
 enum { SPLIT_TOKENS = 128 };  // attention is not split into shorter parts than this
 
-static size_t element_bytes(int bf16) { return bf16 ? 2 : 4; }
-static int padded_tokens(int block_tokens) { return (block_tokens + PANEL - 1) / PANEL * PANEL; }
-
-// Keys are kept by dimension, 16 tokens side by side, so that scores need no sums across lanes; they are padded to
-// whole vectors. Values are kept by token.
-static size_t head_bytes(const Plan *plan, int block_tokens, int bf16) {
-    return (size_t)plan->head_size * (size_t)(padded_tokens(block_tokens) + block_tokens) * element_bytes(bf16);
-}
-
-size_t cache_block_bytes(const Plan *plan, int block_tokens, int bf16) {
-    return (size_t)plan->kv_heads * head_bytes(plan, block_tokens, bf16);
+size_t cache_block_bytes(const Plan *plan, int block_tokens, int kv_format) {
+    return (size_t)plan->kv_heads * kv_layout(kv_format, plan->head_size, block_tokens).head_bytes;
 }
 
 Model *model_new(const Plan *plan, const Kernels *kernels, Pool *pool) {
@@ -63,10 +55,8 @@ void model_free(Model *model) {
 
 void model_set_cache(Model *model, const Cache *cache) {
     model->cache = *cache;
-    model->padded = padded_tokens(cache->block_tokens);
-    model->head_bytes = head_bytes(&model->plan, cache->block_tokens, cache->bf16);
-    model->block_bytes = cache_block_bytes(&model->plan, cache->block_tokens, cache->bf16);
-    model->values_at = (size_t)model->plan.head_size * (size_t)model->padded * element_bytes(cache->bf16);
+    model->kv = kv_layout(cache->kv_format, model->plan.head_size, cache->block_tokens);
+    model->block_bytes = cache_block_bytes(&model->plan, cache->block_tokens, cache->kv_format);
 }
 
 size_t model_scratch_bytes(const Model *model) { return model->scratch_bytes; }

@@ -48,7 +48,7 @@ typedef struct {
 
 typedef struct {
     uint8_t *memory;
-    int32_t blocks, block_tokens, bf16, layers;
+    int32_t blocks, block_tokens, kv_format, layers;
 } Cache;
 
 // One sequence's part of a step.
@@ -70,7 +70,7 @@ typedef struct Model Model;
 Model *model_new(const Plan *plan, const Kernels *kernels, Pool *pool);  // keeps copies of ops and widths
 void model_free(Model *model);
 void model_set_cache(Model *model, const Cache *cache);
-size_t cache_block_bytes(const Plan *plan, int block_tokens, int bf16);  // of one block in one layer
+size_t cache_block_bytes(const Plan *plan, int block_tokens, int kv_format);  // of one block in one layer
 size_t model_scratch_bytes(const Model *model);
 Outcome model_step(Model *model, const Batch *batch);
 
