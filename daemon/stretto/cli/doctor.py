@@ -16,7 +16,7 @@ from stretto.settings import SETTING_FIELDS, Settings, load_settings
 from stretto.settings.load import FlagValue
 
 _OPTIONS = (
-    "model", "backend", "device", "dtype", "max_context", "kv_cache_gb", "max_batch", "host", "port", "socket", "state_dir", "models_dir",
+    "model", "backend", "device", "dtype", "max_context", "kv_cache_gb", "kv_dtype", "max_batch", "host", "port", "socket", "state_dir", "models_dir",
 )  # fmt: skip
 _MARKS = {"ok": "ok  ", "note": "note", "fail": "FAIL"}
 

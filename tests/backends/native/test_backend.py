@@ -70,8 +70,8 @@ def test_eight_bits_of_keys_and_values_are_near_torch(
     backend.close()
     source.close()
     reference = torch_logits(path, TOKENS)
-    assert divergence(reference, logits).mean() < 1e-4
-    assert np.abs(logits - reference).mean() < float(reference.std()) * 0.01
+    assert divergence(reference, logits).mean() < 3e-4
+    assert np.abs(logits - reference).mean() < float(reference.std()) * 0.03
 
 
 @pytest.mark.parametrize("quant", ["Q4_K", "Q5_K", "Q6_K"])
