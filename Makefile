@@ -33,9 +33,10 @@ model: install  ## Get the default model (once; 98 MB; its checksum is verified)
 embedder: install  ## Get the embedding model (once; 84 MB; its checksum is verified).
 	@$(BIN)/stretto pull minilm
 
-# A file's tests stay together: they share its daemon.
+# A file's tests stay together: they share its daemon. The files come in the order of tests/conftest.py, the longest first; by itself xdist would
+# begin with those of the most tests, and end with one worker in a file of few and long ones.
 test: install model embedder  ## Run the whole suite.
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 $(CLIENTS)/.installed: tests/clients/requirements.txt
 	@$(CLIENTS)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(CLIENTS)

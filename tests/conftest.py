@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,17 @@ from hypothesis import settings
 # How long an example takes is the machine's business.
 settings.register_profile("stretto", deadline=None)
 settings.load_profile("stretto")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that may take longest, by the limits that they set themselves, and then with those that start daemons: so that of
+    several workers none is left alone with one of them at the end. A file's tests keep their order."""
+    limits_s: defaultdict[Path, float] = defaultdict(float)
+    for item in items:
+        limit = item.get_closest_marker("timeout")
+        if limit is not None:
+            limits_s[item.path] = max(limits_s[item.path], float(limit.args[0]))
+    items.sort(key=lambda item: (-limits_s[item.path], "e2e" not in item.path.parts))
 
 
 @pytest.fixture(scope="session")
