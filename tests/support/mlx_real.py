@@ -28,10 +28,7 @@ PROMPTS = (
     "Water boils at",
     "import numpy as",
     "Once upon a time",
-    "Two plus two is",
-    "The first month is",
     "Hello, my name",
-    "for i in",
     "To be or not",
     "The capital of France is",
 )
