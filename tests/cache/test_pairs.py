@@ -55,9 +55,7 @@ def test_hits_at_the_default_threshold(minilm_path: Path) -> None:
             texts[start : start + 64], model.forward(ids[start : start + 64]), strict=True
         ):
             vectors[text] = vector
-    hits = [
-        pair for pair in passed if vectors[pair.first] @ vectors[pair.second] >= CacheConfig().threshold
-    ]
+    hits = [pair for pair in passed if vectors[pair.first] @ vectors[pair.second] >= CacheConfig().threshold]
     assert not [pair for pair in hits if pair.kind in NEVER]
     right = sum(pair.same for pair in hits)
     assert right / len(hits) > 0.98
