@@ -23,6 +23,7 @@ class EngineConfig:
         prefill_chunk_tokens: most prompt tokens a step.
         prefix_cache: whether KV of known text is kept and shared.
         stall_target_s: how long a step may take while answers are being generated; bounds the prompt tokens in it.
+        speculation: whether answers get on by drafts where that is faster; see ``Drafter``.
         reload_delays_s: waits before each attempt to reload a lost backend; the last one repeats.
 
     Raises:
@@ -36,6 +37,7 @@ class EngineConfig:
     prefill_chunk_tokens: int = 512
     prefix_cache: bool = True
     stall_target_s: float = 0.25
+    speculation: bool = False
     reload_delays_s: tuple[float, ...] = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 
     def __post_init__(self) -> None:
@@ -123,6 +125,7 @@ class EngineStats:
         cache_hit_tokens: prompt tokens that were not computed, thanks to it.
         cache_evictions: blocks that it gave up, over all layer groups.
         finished, cancelled, failed: sequences that ended so.
+        accepted_tokens, rejected_tokens: tokens of drafts that the model looked at since the start, and drew itself, or did not.
         prefill_tokens_per_s, decode_tokens_per_s: prompt tokens, and generated tokens of all sequences together.
         prefill_budget_tokens: prompt tokens that the next step may hold.
         last_step_age_s: see EngineProgress.
@@ -154,6 +157,8 @@ class EngineStats:
     finished: int = 0
     cancelled: int = 0
     failed: int = 0
+    accepted_tokens: int = 0
+    rejected_tokens: int = 0
     prefill_tokens_per_s: float = 0.0
     decode_tokens_per_s: float = 0.0
     prefill_budget_tokens: int = 0

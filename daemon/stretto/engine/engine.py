@@ -196,6 +196,8 @@ class Engine:
                 finished=finished,
                 cancelled=cancelled,
                 failed=failed,
+                accepted_tokens=stepper.accepted_tokens,
+                rejected_tokens=stepper.rejected_tokens,
                 prefill_tokens_per_s=stepper.pace.prefill_tokens_per_s,
                 decode_tokens_per_s=stepper.pace.decode_tokens_per_s,
                 prefill_budget_tokens=stepper.prefill_budget_tokens,

@@ -147,10 +147,10 @@ class KVCache:
             self._take(sequence, min(wanted, self._blocks(len(sequence.prompt)) - len(known) + self._growth))
         return True
 
-    def grow(self, sequence: LiveSequence) -> None:
-        """Take promised blocks if the next token needs one."""
+    def grow(self, sequence: LiveSequence, tokens: int = 1) -> None:
+        """Take promised blocks if the next ``tokens`` need some; they are no more than GROWTH_TOKENS."""
         held = self._held(sequence)
-        if self._pools and held < self._blocks(sequence.computed_tokens + 1):
+        if self._pools and held < self._blocks(sequence.computed_tokens + tokens):
             count = min(self._growth, self._blocks(sequence.reserved_tokens) - held)
             behind = min(
                 pool.free_behind(int(sequence.block_tables[group][-1]), count)

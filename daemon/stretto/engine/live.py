@@ -9,6 +9,7 @@ import numpy as np
 
 from stretto.backends.base import Chunk, Int32Array
 from stretto.conversation.priority import PRIORITIES
+from stretto.engine.drafts import Drafter
 from stretto.engine.prefix import PrefixNode
 from stretto.engine.sampler import SamplerState
 from stretto.engine.sequence import (
@@ -23,6 +24,8 @@ from stretto.engine.sequence import (
     Update,
 )
 from stretto.errors import StrettoError
+
+NO_DRAFT: Int32Array = np.empty(0, dtype=np.int32)
 
 
 @dataclass(slots=True, eq=False)
@@ -47,6 +50,8 @@ class LiveSequence:
         restoring: more of its prompt is about to be read from a store, so nothing of it is computed yet.
         cancelled: the caller wants it ended; it ends at the next chance.
         rank: the place of its priority among ``PRIORITIES``, 0 the most urgent; less once it has waited too long.
+        drafter: guesses what its answer says next, once that was asked.
+        accepted_tokens, rejected_tokens: see Outcome.
     """
 
     request: SequenceRequest
@@ -65,6 +70,9 @@ class LiveSequence:
     unpublished: bool = False
     restoring: bool = False
     cancelled: bool = False
+    drafter: Drafter | None = None
+    accepted_tokens: int = 0
+    rejected_tokens: int = 0
     started_at: float | None = None
     first_token_at: float | None = None
     rank: int = field(init=False)
@@ -119,11 +127,11 @@ class LiveSequence:
             raise RuntimeError(f"a sequence cannot go from {self.phase.value} to {phase.value}")
         self.phase = phase
 
-    def chunk(self, count: int) -> Chunk:
-        """Its part of a step: the next ``count`` tokens of its prompt, or its last token."""
+    def chunk(self, count: int, draft: Int32Array = NO_DRAFT) -> Chunk:
+        """Its part of a step: the next ``count`` tokens of its prompt, or the last token of its answer and a draft of the next ones."""
         if self.phase is Phase.GENERATING:
-            last = np.array(self.tokens[-1:], dtype=np.int32)
-            return Chunk(last, len(self.prompt) + len(self.tokens) - 1, self.block_tables, 1)
+            ids = np.array([self.tokens[-1], *draft], dtype=np.int32)
+            return Chunk(ids, len(self.prompt) + len(self.tokens) - 1, self.block_tables, len(ids))
         end = self.prefilled + count
         if self.request.prompt_logprobs is not None:
             rows = count
@@ -150,6 +158,8 @@ class LiveSequence:
             timing=Timing(started - self.submitted_at, max(0.0, first - started), max(0.0, now - first)),
             error=error,
             cache_miss=self.cache_miss,
+            accepted_tokens=self.accepted_tokens,
+            rejected_tokens=self.rejected_tokens,
         )
 
     def update(

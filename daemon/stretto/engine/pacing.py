@@ -42,15 +42,29 @@ class Pace:
         tokens = int(self.prefill_tokens_per_s * left_s + 1e-6)
         return min(self._chunk_tokens, max(MIN_PREFILL_TOKENS, tokens))
 
-    def observe(self, *, step_s: float, prefill_tokens: int, decode_rows: int) -> None:
-        """Learn from a step that took ``step_s``."""
+    def observe(
+        self,
+        *,
+        step_s: float,
+        prefill_tokens: int,
+        decode_rows: int,
+        decode_tokens: int | None = None,
+        drafted: bool = False,
+    ) -> None:
+        """Learn from a step that took ``step_s``.
+
+        ``decode_rows`` answers got on in it, by ``decode_tokens`` together (a token each, if not given). What a step with drafts took
+        says nothing of one without: there are none beside prompts.
+        """
         if step_s <= 0:
             return
         self._decoded = self._decoded or decode_rows > 0
         if prefill_tokens == 0:
             if decode_rows:
-                self._decode_step_s = _average(self._decode_step_s, step_s, _FASTER)
-                self.decode_tokens_per_s = _average(self.decode_tokens_per_s, decode_rows / step_s, _FASTER)
+                if not drafted:
+                    self._decode_step_s = _average(self._decode_step_s, step_s, _FASTER)
+                tokens = decode_rows if decode_tokens is None else decode_tokens
+                self.decode_tokens_per_s = _average(self.decode_tokens_per_s, tokens / step_s, _FASTER)
             return
         if prefill_tokens < MIN_PREFILL_TOKENS and self.prefill_tokens_per_s:
             return

@@ -10,13 +10,13 @@ Of prompts that begin alike, one computes what they share, block by block, and t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
-from stretto.backends.base import KVPlan
+from stretto.backends.base import Int32Array, KVPlan
 from stretto.engine.budget import WindowNeed
 from stretto.engine.kv import KVCache
-from stretto.engine.live import LiveSequence
+from stretto.engine.live import NO_DRAFT, LiveSequence
 from stretto.engine.pacing import MIN_PREFILL_TOKENS
 from stretto.engine.precedence import BACKGROUND, LOWER_SHARE, Rising, share_by_rank
 from stretto.engine.sequence import Phase
@@ -24,12 +24,20 @@ from stretto.engine.sequence import Phase
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One sequence's part of a step: ``count`` tokens, and whether they give it its next token."""
+    """One sequence's part of a step: ``count`` tokens, and whether they give it its next token.
+
+    ``draft``, int32 [count - 1], are the tokens behind the last one of an answer, which the model may or may not draw itself.
+    """
 
     sequence: LiveSequence
     count: int
     prefill: bool
     gives_token: bool
+    draft: Int32Array = field(default_factory=lambda: NO_DRAFT)
+
+
+Speculate = Callable[[Sequence[LiveSequence]], Sequence[Int32Array]]
+"""A draft, maybe empty, for each sequence that decodes."""
 
 
 class Scheduler:
@@ -137,12 +145,22 @@ class Scheduler:
             return True
         return sum(s.rank == BACKGROUND for s in self._running) < max(1, self._max_batch - 1)
 
-    def plan(self, prefill_tokens: int) -> list[Part]:
-        """The next step: every answer's next token, and at most so many tokens of the prompts."""
-        parts = [Part(s, 1, False, True) for s in self._running if s.phase is Phase.GENERATING]
-        for part in parts:
-            self.kv.grow(part.sequence)
+    def plan(self, prefill_tokens: int, speculate: Speculate | None = None) -> list[Part]:
+        """The next step: every answer's next token, and at most so many tokens of the prompts.
+
+        With no prompt to read, answers may get on by more than a token: ``speculate`` is asked for drafts.
+        """
         reading = self.reading()
+        decoding = [sequence for sequence in self._running if sequence.phase is Phase.GENERATING]
+        if speculate is None or reading or not decoding:
+            parts = [Part(sequence, 1, False, True) for sequence in decoding]
+        else:
+            parts = [
+                Part(sequence, 1 + len(draft), False, True, draft)
+                for sequence, draft in zip(decoding, speculate(decoding), strict=True)
+            ]
+        for part in parts:
+            self.kv.grow(part.sequence, part.count)
         for sequence in reading:
             self.kv.extend(sequence)
         reading = [sequence for sequence in reading if not sequence.restoring]

@@ -54,6 +54,7 @@ class SequenceRequest:
         prompt_logprobs: alternatives to report for each token of the prompt, or None. With it all of the prompt is computed, known or
             not.
         priority: in which order it starts, and how much of a step its prompt gets; changes nothing of the answer.
+        predicted_ids: token ids of a text that much of the answer is expected to repeat; see ``Drafter``.
     """
 
     id: str
@@ -66,6 +67,7 @@ class SequenceRequest:
     constraint: TokenConstraint | None = None
     prompt_logprobs: int | None = None
     priority: Priority = "normal"
+    predicted_ids: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,7 @@ class Outcome:
         cached_tokens: prompt tokens whose KV was found and not computed; a multiple of the block, less than the prompt.
         error: why it failed, else None.
         cache_miss: why the rest of the prompt was computed; None when nothing more could be reused, or nothing was computed.
+        accepted_tokens, rejected_tokens: of drafts that the model looked at, those that became the answer's and those that did not.
     """
 
     phase: Phase
@@ -127,6 +130,8 @@ class Outcome:
     timing: Timing
     error: StrettoError | None = None
     cache_miss: CacheMiss | None = None
+    accepted_tokens: int = 0
+    rejected_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from stretto.engine.pacing import Pace
 from stretto.engine.sampler import sample, score
 from stretto.engine.scheduler import Part, Scheduler
 from stretto.engine.sequence import Phase, Token, Update
+from stretto.engine.speculation import Speculation
 from stretto.engine.storing import PrefixStore, Storing
 from stretto.errors import EngineError, StrettoError
 
@@ -39,12 +40,12 @@ class Drawn:
     """What one part of a step gave.
 
     Attributes:
-        token: its next token, if it was to give one and could.
+        tokens: its next tokens, if it was to give some and could: one, and more where its draft was right.
         prompt: tokens of the prompt with their log-probabilities, if those were asked for.
         sound: whether its logits were finite.
     """
 
-    token: Token | None = None
+    tokens: tuple[Token, ...] = ()
     prompt: tuple[Token, ...] = ()
     sound: bool = True
 
@@ -85,6 +86,11 @@ class Stepper:
             prefix_cache=config.prefix_cache,
         )
         self.pace = Pace(stall_target_s=config.stall_target_s, chunk_tokens=config.prefill_chunk_tokens)
+        self._speculation: Speculation | None = None
+        if config.speculation:
+            self._speculation = Speculation(
+                most_rows=config.prefill_chunk_tokens, stall_target_s=config.stall_target_s
+            )
         self.steps = 0
         self.failed_steps = 0
         self.prompt_tokens = 0
@@ -105,8 +111,9 @@ class Stepper:
             self.scheduler.admit(now)
         self._restore(now)
         with self._lock:
-            parts = self.scheduler.plan(self.prefill_budget_tokens)
-            chunks = [part.sequence.chunk(part.count) for part in parts]
+            speculate = None if self._speculation is None else self._speculation.drafts
+            parts = self.scheduler.plan(self.prefill_budget_tokens, speculate)
+            chunks = [part.sequence.chunk(part.count, part.draft) for part in parts]
         if not parts:
             return
         started = self._clock()
@@ -126,13 +133,25 @@ class Stepper:
             now = self._clock()
             self._apply(parts, drawn, now)
             self._end_cancelled(now)
-            self.pace.observe(
-                step_s=now - started,
-                prefill_tokens=sum(part.count for part in parts if part.prefill),
-                decode_rows=sum(1 for part in parts if not part.prefill),
-            )
+            self._learn(parts, drawn, now - started)
             self.steps += 1
             self.last_step_at = now
+
+    def _learn(self, parts: Sequence[Part], drawn: Sequence[Drawn], step_s: float) -> None:
+        prefill_tokens = sum(part.count for part in parts if part.prefill)
+        decoding = [part for part in parts if not part.prefill]
+        rows = sum(part.count for part in decoding)
+        if self._speculation is not None and not prefill_tokens:
+            self._speculation.observe(rows=rows, step_s=step_s)
+        self.pace.observe(
+            step_s=step_s,
+            prefill_tokens=prefill_tokens,
+            decode_rows=len(decoding),
+            decode_tokens=sum(
+                len(given.tokens) for given, part in zip(drawn, parts, strict=True) if not part.prefill
+            ),
+            drafted=rows > len(decoding),
+        )
 
     def _restore(self, now: float) -> None:
         """Read from the store what prompts begin with, for as long as a step may take."""
@@ -158,6 +177,16 @@ class Stepper:
             storing.restored_tokens += count * self._facts.kv.block_tokens
             self.last_step_at = self._clock() if count else self.last_step_at
         return 0 < count == len(blocks)
+
+    @property
+    def accepted_tokens(self) -> int:
+        """Tokens of drafts that became answers'."""
+        return 0 if self._speculation is None else self._speculation.accepted_tokens
+
+    @property
+    def rejected_tokens(self) -> int:
+        """Tokens of drafts that were computed for nothing."""
+        return 0 if self._speculation is None else self._speculation.rejected_tokens
 
     @property
     def prefill_budget_tokens(self) -> int:
@@ -189,18 +218,15 @@ class Stepper:
         expected = (int(ends[-1]), self._facts.spec.vocab_size)
         if logits.shape != expected:
             raise RuntimeError(f"the backend gave logits of shape {logits.shape} instead of {expected}")
-        giving = [part.sequence for part in parts if part.gives_token]
-        last = [end - 1 for end, part in zip(ends, parts, strict=True) if part.gives_token]
-        rows = logits if len(last) == len(logits) else logits[last]
-        tokens = iter(sample(rows, [s.sampler for s in giving], [s.request.logprobs for s in giving]))
+        firsts = [int(end) - 1 - len(part.draft) for end, part in zip(ends, parts, strict=True)]
+        tokens = _drawn_tokens(parts, firsts, logits)
         drawn = []
-        for part, chunk, end in zip(parts, chunks, ends, strict=True):
-            token = next(tokens) if part.gives_token else None
-            sound = token is not None or not part.gives_token or bool(np.isfinite(logits[end - 1]).all())
+        for part, chunk, end, first, own in zip(parts, chunks, ends, firsts, tokens, strict=True):
+            sound = bool(own) or not part.gives_token or bool(np.isfinite(logits[first]).all())
             prompt: tuple[Token, ...] | None = ()
             if part.prefill and part.sequence.request.prompt_logprobs is not None:
                 prompt = _scored(chunk, part.sequence, logits[end - chunk.logit_rows : end])
-            drawn.append(Drawn(token, prompt or (), sound and prompt is not None))
+            drawn.append(Drawn(tuple(own), prompt or (), sound and prompt is not None))
         return drawn
 
     def _apply(self, parts: Sequence[Part], drawn: Sequence[Drawn], now: float) -> None:
@@ -219,8 +245,10 @@ class Stepper:
                 self.storing.note(sequence)  # a long prompt is worth it even if its answer never ends
             if sequence.cancelled:
                 continue  # what was drawn for it is not wanted any more
-            if given.token is not None and given.sound:
-                self._accept(sequence, given, given.token, now)
+            if given.tokens and given.sound:
+                if self._speculation is not None:
+                    self._speculation.count(sequence, len(part.draft), len(given.tokens) - 1)
+                self._accept(sequence, given, now)
             elif part.gives_token or not given.sound:
                 error = sequence.sampler.failure or EngineError(
                     "The model's output for this request is not finite: no token can be drawn from it."
@@ -235,19 +263,21 @@ class Stepper:
         for sequence in [sequence for sequence in self.scheduler.live() if sequence.cancelled]:
             self._end(sequence, Phase.CANCELLED, now)
 
-    def _accept(self, sequence: LiveSequence, given: Drawn, token: Token, now: float) -> None:
-        sequence.tokens.append(token.id)
-        self.completion_tokens += 1
+    def _accept(self, sequence: LiveSequence, given: Drawn, now: float) -> None:
+        sequence.tokens.extend(token.id for token in given.tokens)
+        self.completion_tokens += len(given.tokens)
         if sequence.first_token_at is None:
             sequence.first_token_at = now
-        if token.id in sequence.request.end_token_ids:
+        if sequence.sampler.failure is not None:
+            self._end(sequence, Phase.FAILED, now, given=given, error=sequence.sampler.failure)
+        elif given.tokens[-1].id in sequence.request.end_token_ids:
             self._end(sequence, Phase.FINISHED, now, reason="stop", given=given)
         elif len(sequence.tokens) >= sequence.request.max_tokens:
             self._end(sequence, Phase.FINISHED, now, reason="length", given=given)
         else:
             if sequence.phase is Phase.PREFILLING:
                 sequence.advance(Phase.GENERATING)
-            self._updates.append(sequence.update((token,), prompt=given.prompt))
+            self._updates.append(sequence.update(given.tokens, prompt=given.prompt))
 
     def _fail(self, parts: Sequence[Part], failure: BackendFailure) -> None:
         _log.error("a step of %d sequences failed: %s", len(parts), failure)
@@ -300,8 +330,36 @@ class Stepper:
         self.ended[phase] += 1
         outcome = sequence.outcome(now, reason=reason, error=error)
         given = given or Drawn()
-        tokens = () if given.token is None else (given.token,)
-        self._updates.append(sequence.update(tokens, outcome, given.prompt))
+        self._updates.append(sequence.update(given.tokens, outcome, given.prompt))
+
+
+def _drawn_tokens(parts: Sequence[Part], firsts: Sequence[int], logits: Float32Array) -> list[list[Token]]:
+    """The tokens that each part gives: from its first row on, as long as what is drawn is what the draft said.
+
+    Every token is drawn from the row, and with the random number, that it would have been drawn with without a draft.
+    """
+    tokens: list[list[Token]] = [[] for _ in parts]
+    going = [number for number, part in enumerate(parts) if part.gives_token]
+    depth = 0
+    while going:
+        asked = [parts[number].sequence for number in going]
+        wanted = [firsts[number] + depth for number in going]
+        rows = logits if len(wanted) == len(logits) else logits[wanted]
+        drawn = sample(rows, [s.sampler for s in asked], [s.request.logprobs for s in asked])
+        further = []
+        for number, token in zip(going, drawn, strict=True):
+            if token is None:
+                continue
+            tokens[number].append(token)
+            part = parts[number]
+            if (
+                depth < len(part.draft)
+                and token.id == part.draft[depth]
+                and token.id not in part.sequence.request.end_token_ids
+            ):
+                further.append(number)
+        going, depth = further, depth + 1
+    return tokens
 
 
 def _scored(chunk: Chunk, sequence: LiveSequence, logits: Float32Array) -> tuple[Token, ...] | None:
