@@ -85,6 +85,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         prefill_chunk_tokens=settings.prefill_chunk_tokens,
         prefix_cache=settings.prefix_cache == "on",
         stall_target_s=settings.stall_target_s,
+        speculation=settings.speculation == "on",
     )
 
 

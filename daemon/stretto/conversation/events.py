@@ -97,7 +97,8 @@ class Usage:
 
     ``completion_tokens`` are the tokens of all choices, up to and with the one that ended each (end token and stop string
     included). ``cached_tokens`` of the prompt were not computed again; ``stored_tokens`` of it were computed and are kept, while there is
-    room, for requests that begin alike. ``cost_pico`` is what was paid, in 1e-12 US dollars, or None where nothing is billed.
+    room, for requests that begin alike. ``accepted_tokens`` of the completion were guessed before the model came to them, and
+    ``rejected_tokens`` were guessed wrongly, which changes nothing but the time. ``cost_pico`` is what was paid, in 1e-12 US dollars, or None where nothing is billed.
     """
 
     prompt_tokens: int
@@ -106,6 +107,8 @@ class Usage:
     reasoning_tokens: int = 0
     stored_tokens: int = 0
     cost_pico: int | None = None
+    accepted_tokens: int = 0
+    rejected_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:

@@ -51,7 +51,7 @@ class LiveSequence:
         cancelled: the caller wants it ended; it ends at the next chance.
         rank: the place of its priority among ``PRIORITIES``, 0 the most urgent; less once it has waited too long.
         drafter: guesses what its answer says next, once that was asked.
-        accepted_tokens, rejected_tokens: see Outcome.
+        accepted_tokens, rejected_tokens: see Update.
     """
 
     request: SequenceRequest
@@ -158,8 +158,6 @@ class LiveSequence:
             timing=Timing(started - self.submitted_at, max(0.0, first - started), max(0.0, now - first)),
             error=error,
             cache_miss=self.cache_miss,
-            accepted_tokens=self.accepted_tokens,
-            rejected_tokens=self.rejected_tokens,
         )
 
     def update(
@@ -170,8 +168,9 @@ class LiveSequence:
     ) -> Update:
         """What a step gave it."""
         return Update(
-            self.id, self.phase, tokens, self.prefilled, outcome, self.cached_tokens, self.cache_miss, prompt
-        )
+            self.id, self.phase, tokens, self.prefilled, outcome, self.cached_tokens, self.cache_miss, prompt,
+            self.accepted_tokens, self.rejected_tokens,
+        )  # fmt: skip
 
     def stats(self, now: float) -> SequenceStats:
         """For ``GET /admin/requests``."""

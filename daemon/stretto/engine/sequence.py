@@ -119,7 +119,6 @@ class Outcome:
         cached_tokens: prompt tokens whose KV was found and not computed; a multiple of the block, less than the prompt.
         error: why it failed, else None.
         cache_miss: why the rest of the prompt was computed; None when nothing more could be reused, or nothing was computed.
-        accepted_tokens, rejected_tokens: of drafts that the model looked at, those that became the answer's and those that did not.
     """
 
     phase: Phase
@@ -130,8 +129,6 @@ class Outcome:
     timing: Timing
     error: StrettoError | None = None
     cache_miss: CacheMiss | None = None
-    accepted_tokens: int = 0
-    rejected_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +137,8 @@ class Update:
 
     ``prefilled_tokens`` is how much of the prompt is in the KV memory so far, not only from these steps; ``cached_tokens`` of
     them were not computed. For ``cache_miss`` see ``Outcome``. ``prompt`` are the prompt's next tokens, where their log-probabilities
-    were asked for; the first token of a prompt has none.
+    were asked for; the first token of a prompt has none. ``accepted_tokens`` and ``rejected_tokens`` are what became of drafts until now:
+    tokens that the model drew itself, and those that it did not.
     """
 
     id: str
@@ -151,6 +149,8 @@ class Update:
     cached_tokens: int = 0
     cache_miss: CacheMiss | None = None
     prompt: tuple[Token, ...] = ()
+    accepted_tokens: int = 0
+    rejected_tokens: int = 0
 
 
 Deliver = Callable[[Sequence[Update]], None]

@@ -192,6 +192,9 @@ class Answer:
         self._settle = settle
         self._settled: Usage | None = None
         self._reuse: dict[int, dict[str, tuple[int, CacheMiss | None]]] = {}  # by the prompt's place
+        self._drafts: dict[
+            str, tuple[int, int]
+        ] = {}  # by sequence: tokens of drafts that were accepted, and rejected
         self._read: dict[int, int] = {}  # tokens of each prompt, likewise
         self._pending: deque[Event] = deque()
         self._done = False
@@ -295,6 +298,12 @@ class Answer:
             cached_tokens=cached,
             reasoning_tokens=sum(choice.reasoning_tokens for choice in self._choices.values()),
             stored_tokens=max(0, reusable - cached),
+            # Drafts may reach beyond a stop string.
+            accepted_tokens=sum(
+                min(accepted, self._choices[name].completion_tokens)
+                for name, (accepted, _) in self._drafts.items()
+            ),
+            rejected_tokens=sum(rejected for _, rejected in self._drafts.values()),
         )
 
     def made(self) -> Usage:
@@ -316,6 +325,7 @@ class Answer:
         # Of several answers to a prompt one computes it and the others share it: what the request saved is what that one found.
         place = self._choices[update.id].index // self.request.drawn
         self._read[place] = max(self._read.get(place, 0), update.prefilled_tokens)
+        self._drafts[update.id] = update.accepted_tokens, update.rejected_tokens
         self._reuse.setdefault(place, {})[update.id] = update.cached_tokens, update.cache_miss
         least = [min(found.values(), key=lambda reuse: reuse[0]) for found in self._reuse.values()]
         progress.cached_tokens = sum(tokens for tokens, _ in least)

@@ -280,6 +280,13 @@ class Settings:
         "Most that is kept on disk; the least recently used goes first.",
         ENGINE,
     )
+    speculation: str = setting(
+        "on",
+        Choice(("on", "off")),
+        "Whether answers that repeat what was said before get on by several tokens a step, where that is measured to be faster. It "
+        "changes no answer.",
+        ENGINE,
+    )
     stall_target_ms: float = setting(
         250.0,
         Number(1, 60_000, unit="milliseconds"),

@@ -169,10 +169,11 @@ class EchoBackend:
 
     def _delay(self, batch: Sequence[Chunk]) -> None:
         script = self._script
-        prefilled = sum(len(chunk.token_ids) for chunk in batch if len(chunk.token_ids) > 1)
+        # Logits of every token are wanted of an answer's, with a draft behind it or without.
+        prefilled = sum(len(chunk.token_ids) for chunk in batch if len(chunk.token_ids) > chunk.logit_rows)
         delay_s = (script.prefill_delay_s + prefilled * script.prefill_token_delay_s) if prefilled else 0.0
-        if any(len(chunk.token_ids) == 1 for chunk in batch):
-            delay_s += script.decode_delay_s
+        decoded = [len(chunk.token_ids) for chunk in batch if len(chunk.token_ids) == chunk.logit_rows]
+        delay_s += script.decode_delay_s * max(decoded, default=0)
         if delay_s:
             self._wait(delay_s)
 

@@ -22,9 +22,9 @@ class EchoScript:
         kv_bytes_per_token: what a token of KV pretends to take, in each layer group.
         memory_bytes: what the device pretends to have.
         load_delay_s: time that a load takes.
-        prefill_delay_s: time of a step in which any chunk has more than one token.
+        prefill_delay_s: time of a step in which logits are not wanted of all of a chunk's tokens: it is of a prompt.
         prefill_token_delay_s: time for each token of such chunks, on top.
-        decode_delay_s: time of a step in which any chunk has one token.
+        decode_delay_s: time for each token of the longest other chunk, an answer's: one token, and those of a draft.
         fail_at_load: this load raises ``StartupError``.
         oom_on_allocate: every allocation of KV memory raises ``BackendOutOfMemory``.
         fail_at_step, fail_every: this step, or each step that this divides, raises ``BackendFailure``.
