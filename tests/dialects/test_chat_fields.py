@@ -26,7 +26,6 @@ UNSUPPORTED: dict[str, Any] = {
     "function_call": "auto",
     "functions": [],
     "moderation": {},
-    "prediction": {"type": "content", "content": "x"},
     "priority": 1,
     "verbosity": "low",
     "web_search_options": {},
@@ -36,6 +35,10 @@ TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
 
 # (fields, code, param, a part of the message)
 BROKEN: list[tuple[dict[str, Any], str, str, str]] = [
+    ({"prediction": "x"}, "invalid_value", "prediction", "an object"),
+    ({"prediction": {"type": "file", "content": "x"}}, "invalid_value", "prediction.type", "content"),
+    ({"prediction": {"type": "content"}}, "missing_parameter", "prediction.content", "required"),
+    ({"prediction": {"type": "content", "content": [{"type": "text"}]}}, "missing_parameter", "prediction.content[0].text", "required"),
     ({"model": None}, "missing_parameter", "model", "required"),
     ({"model": 7}, "invalid_value", "model", "a string"),
     ({"service_tier": 1}, "invalid_value", "service_tier", "a string"),
@@ -166,6 +169,13 @@ PARSED: list[tuple[dict[str, Any], str, Any]] = [
     ({"stream_options": {}}, "include_usage", False),
     ({"usage": {"include": True}}, "include_usage", True),
     ({"usage": {"include": None}}, "include_usage", False),
+    ({"prediction": {"type": "content", "content": "a = 1"}}, "predicted", "a = 1"),
+    (
+        {"prediction": {"type": "content", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}},
+        "predicted",
+        "ab",
+    ),
+    ({"prediction": None}, "predicted", ""),
     ({"temperature": 0}, "sampling.temperature", 0.0),
     ({"temperature": 2}, "sampling.temperature", 2.0),
     ({"top_p": 1}, "sampling.top_p", 1.0),

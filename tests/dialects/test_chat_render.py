@@ -75,7 +75,7 @@ HEAD = (
 )
 USAGE_JSON = (
     '{"prompt_tokens":9,"completion_tokens":4,"total_tokens":13,"prompt_tokens_details":{"cached_tokens":8},'
-    '"completion_tokens_details":{"reasoning_tokens":0}}'
+    '"completion_tokens_details":{"reasoning_tokens":0,"accepted_prediction_tokens":0,"rejected_prediction_tokens":0}}'
 )
 GOLDEN_STREAM = (
     f'data: {HEAD}{{"index":0,"delta":{{"role":"assistant","content":"","refusal":null}},"logprobs":null,"finish_reason":null}}]}}\n\n'

@@ -63,7 +63,7 @@ GOLDEN_REPLY = (
     '{"id":"call_1","type":"function","function":{"name":"f","arguments":"{\\"a\\": \\"é\\"}"}},'
     '{"id":"call_2","type":"function","function":{"name":"g","arguments":"{}"}}]},"logprobs":null,"finish_reason":"tool_calls"}],'
     '"usage":{"prompt_tokens":9,"completion_tokens":4,"total_tokens":13,"prompt_tokens_details":{"cached_tokens":8},'
-    '"completion_tokens_details":{"reasoning_tokens":2}}}'
+    '"completion_tokens_details":{"reasoning_tokens":2,"accepted_prediction_tokens":0,"rejected_prediction_tokens":0}}}'
 )
 
 

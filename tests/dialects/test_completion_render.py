@@ -49,7 +49,7 @@ EVENTS: list[Event] = [
 HEAD = '{"id":"cmpl-7","object":"text_completion","created":1700000000,"model":"smollm2","choices":['
 USAGE_JSON = (
     '{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7,"prompt_tokens_details":{"cached_tokens":0},'
-    '"completion_tokens_details":{"reasoning_tokens":0}}'
+    '"completion_tokens_details":{"reasoning_tokens":0,"accepted_prediction_tokens":0,"rejected_prediction_tokens":0}}'
 )
 
 

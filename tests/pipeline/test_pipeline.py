@@ -315,3 +315,27 @@ async def test_a_burst_that_the_next_step_will_take_is_not_a_queue() -> None:
                 await trio.lowlevel.checkpoint()
             backend.release()
     assert log.events.count("completed") == 8
+
+
+async def test_usage_counts_what_was_guessed() -> None:
+    script = EchoScript(reply="width * height and so on and so on")
+    async with pipeline_with(script, speculation=True) as (pipeline, engine, _, _):
+        plain = await collect(pipeline, ask("Say it."))
+        helped = await collect(pipeline, ask("Say it.", predicted="width * height"))
+        stopped = await collect(pipeline, ask("Say it.", predicted=script.reply, stop=("height",)))
+        stats = engine.stats()
+    assert text_of(plain) == text_of(helped) == script.reply
+    assert text_of(stopped) == "width * "
+    usages = [events[-1].usage for events in (plain, helped, stopped) if isinstance(events[-1], Done)]
+    assert [usage.completion_tokens for usage in usages] == [35, 35, 14]
+    assert 0 < usages[0].accepted_tokens < usages[1].accepted_tokens < 35
+    assert 0 < usages[2].accepted_tokens <= 14
+    assert stats.accepted_tokens >= sum(usage.accepted_tokens for usage in usages)
+    assert stats.rejected_tokens >= sum(usage.rejected_tokens for usage in usages)
+
+
+async def test_nothing_is_guessed_where_that_is_switched_off() -> None:
+    async with pipeline_with() as (pipeline, engine, _, _):
+        events = await collect(pipeline, ask("ab" * 40, predicted="ab" * 40))
+        assert isinstance(events[-1], Done)
+        assert (events[-1].usage.accepted_tokens, engine.stats().accepted_tokens) == (0, 0)

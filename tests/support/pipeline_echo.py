@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -33,12 +34,17 @@ async def pipeline_with(
     template: bool = True,
     max_batch: int = 4,
     queue_limit: int = 4,
+    speculation: bool = False,
     **options: Any,
 ) -> AsyncIterator[tuple[Pipeline, EngineClient, EchoBackend, Recorder]]:
     tokenizer = EchoTokenizer()
     backend = EchoBackend(script or EchoScript())
     log = Recorder()
-    async with EngineClient(backend, EngineConfig(max_batch=max_batch)) as engine:
+    # Where no time passes, steps cost nothing and every guess is worth it.
+    clock = (lambda: 0.0) if speculation else time.monotonic
+    async with EngineClient(
+        backend, EngineConfig(max_batch=max_batch, speculation=speculation), clock=clock
+    ) as engine:
         facts = await engine.load()
         yield (
             Pipeline(

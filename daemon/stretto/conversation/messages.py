@@ -181,6 +181,7 @@ class Request:
         stream: whether the client reads the answer as it is made.
         include_usage: whether a stream ends with usage.
         template_kwargs: extra variables for the chat template.
+        predicted: text that much of the answer is expected to repeat; it changes nothing but how soon the answer comes.
         user: the client's own label; never logged.
         constraint: what each answer must keep to, from its first character to its last.
         caller: who asks, and what it asks of memory and cache.
@@ -208,6 +209,7 @@ class Request:
     stream: bool = False
     include_usage: bool = False
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    predicted: str = ""
     user: str | None = None
     constraint: Constraint | None = None
     caller: Caller = field(default_factory=Caller)

@@ -56,6 +56,7 @@ def parse_chat(body: bytes, *, request_id: str) -> Request:
         stream=fields.get("stream", False),
         include_usage=parse_include_usage(fields),
         template_kwargs=fields.get("chat_template_kwargs", {}),
+        predicted=_predicted(fields),
         user=fields.get("user"),
         priority=parse_priority(fields),
         constraint=constraint,
@@ -73,6 +74,11 @@ def _ignore_eos(
             remedy='Leave it out, or send tool_choice "none".',
         )
     return ignore
+
+
+def _predicted(fields: Mapping[str, Any]) -> str:
+    content = fields.get("prediction", {}).get("content", "")
+    return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
 def _max_tokens(fields: Mapping[str, Any]) -> int | None:

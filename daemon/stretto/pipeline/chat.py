@@ -35,11 +35,13 @@ class ChatPrompt:
         ids: its tokens.
         thinking: whether the answer may begin with reasoning, or begins within it.
         history: what it means, for when the answer comes back.
+        predicted_ids: tokens of the text that the answer is expected to repeat.
     """
 
     ids: Sequence[int]
     thinking: Thinking
     history: History
+    predicted_ids: Sequence[int] = ()
 
 
 class Chat:
@@ -87,7 +89,8 @@ class Chat:
             ids = encode_chat(self._template, self._tokenizer, prepared)
         elif self._turns is not None:
             self._turns.replayed()
-        return ChatPrompt(ids, self.form.thinking_after(ids, self._tokenizer), history)
+        predicted = self._tokenizer.encode(request.predicted, allow_special=False)
+        return ChatPrompt(ids, self.form.thinking_after(ids, self._tokenizer), history, predicted)
 
     def remember(self, prompt: ChatPrompt, said: Said) -> None:
         """Keep an answer for when it comes back."""

@@ -275,6 +275,7 @@ class Pipeline:
                     extra_key=request.caller.tenant.encode(),
                     constraint=constraints[index],
                     priority=request.priority,
+                    predicted_ids=prompt.predicted_ids,
                 )
                 for index in range(request.n)
             )
