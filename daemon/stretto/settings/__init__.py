@@ -2,14 +2,9 @@
 
 from stretto.settings.declare import SettingField
 from stretto.settings.load import LoadedSettings, default_config_path, load_settings
+from stretto.settings.places import default_models_dir, default_socket, default_state_dir
 from stretto.settings.rules import Origin, is_loopback
-from stretto.settings.table import (
-    SETTING_FIELDS,
-    Settings,
-    default_models_dir,
-    default_socket,
-    default_state_dir,
-)
+from stretto.settings.table import SETTING_FIELDS, Settings
 
 __all__ = [
     "SETTING_FIELDS",

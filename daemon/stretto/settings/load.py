@@ -14,8 +14,9 @@ import platformdirs
 
 from stretto.errors import SettingsError
 from stretto.settings.declare import ENVIRONMENT_PREFIX, SettingField, TextList
+from stretto.settings.places import APP
 from stretto.settings.rules import Origin, check_rules, warnings_of
-from stretto.settings.table import APP, SETTING_FIELDS, Settings
+from stretto.settings.table import SETTING_FIELDS, Settings
 
 CONFIG_ENV = ENVIRONMENT_PREFIX + "CONFIG"
 MAX_CONFIG_BYTES = 1 << 20

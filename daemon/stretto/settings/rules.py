@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stretto.errors import SettingsError
-from stretto.settings.table import SOCKET_PATH_BYTES, Settings
+from stretto.settings.places import SOCKET_PATH_BYTES
+from stretto.settings.table import Settings
 
 MAX_KEY_FILE_BYTES = 4096
 

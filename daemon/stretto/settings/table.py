@@ -4,13 +4,8 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
-
-import platformdirs
 
 from stretto.settings.declare import (
     Choice,
@@ -25,8 +20,7 @@ from stretto.settings.declare import (
     machine_setting,
     setting,
 )
-
-APP = "stretto"
+from stretto.settings.places import SOCKET_PATH_BYTES, default_models_dir, default_socket, default_state_dir
 
 MODEL = "Model"
 NETWORK = "Network"
@@ -39,33 +33,9 @@ LIMITS = "Limits"
 FILES = "Files"
 LOG = "Log"
 
-# An address is NUL-terminated in sun_path: 108 bytes on Linux, 104 on macOS.
-SOCKET_PATH_BYTES = 103 if sys.platform == "darwin" else 107
-
 _HOST_NAME = r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?"
 _IPV6 = r"[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(%[A-Za-z0-9._-]+)?"
 _MAX_TOKENS = 1 << 24
-
-
-def default_state_dir() -> Path:
-    """Where the daemon keeps its lock and its history on this platform."""
-    return platformdirs.user_state_path(APP)
-
-
-def default_models_dir() -> Path:
-    """Where models are installed on this platform."""
-    return platformdirs.user_data_path(APP) / "models"
-
-
-def default_socket() -> Path:
-    """``$XDG_RUNTIME_DIR/stretto/stretto.sock``, or its like where that is not set."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    if os.path.isabs(runtime):
-        return Path(runtime) / APP / "stretto.sock"
-    with warnings.catch_warnings():
-        # That the fallback is used is no fault of the user's, and clients find it by the same rule.
-        warnings.simplefilter("ignore")
-        return platformdirs.user_runtime_path(APP) / "stretto.sock"
 
 
 @dataclass(frozen=True, slots=True)
