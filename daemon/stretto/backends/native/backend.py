@@ -34,6 +34,7 @@ from stretto.backends.native.library import (
 from stretto.backends.native.packed import PackedWeights
 from stretto.backends.native.program import Program, decoder_program
 from stretto.backends.native.support import native_support
+from stretto.backends.pages import sparse_bytes
 from stretto.errors import StartupError
 from stretto.weights.blocks import ENCODINGS
 from stretto.weights.config import ModelConfig
@@ -291,7 +292,8 @@ class LoadedModel:
             )
         try:
             # The operating system gives the memory as blocks are first written.
-            self._cache = np.zeros((self._config.layers, plan.blocks[0], block_bytes), dtype=np.uint8)
+            shape = self._config.layers, plan.blocks[0], block_bytes
+            self._cache = sparse_bytes(math.prod(shape)).reshape(shape)
         except MemoryError as error:
             raise BackendOutOfMemory(f"{shown(wanted)} of KV cache cannot be allocated") from error
         self._block_tokens = plan.block_tokens
