@@ -60,8 +60,8 @@ class Drafter:
 
     @property
     def rate(self) -> float:
-        """The share of tokens of drafts like the last one that were right, as a moving average."""
-        return self._rates[self._match - LEAST_MATCH_TOKENS]
+        """The share of tokens of drafts like the last one that were right, as a moving average; 0 where there was none."""
+        return self._rates[self._match - LEAST_MATCH_TOKENS] if self._match else 0.0
 
     def propose(self, answer: Sequence[int]) -> Int32Array:
         """A draft of what follows the whole answer so far; empty when nothing like its end stood before.

@@ -109,17 +109,13 @@ class Speculation:
     def drafts(self, decoding: Sequence[LiveSequence]) -> list[Int32Array]:
         """A draft, maybe empty, for each of the sequences that decode in the next step."""
         guesses = [self._guess(sequence) for sequence in decoding]
-        rates = [
-            0.0 if s.drafter is None or not g.size else s.drafter.rate
-            for s, g in zip(decoding, guesses, strict=True)
-        ]
         lengths = draft_lengths(
-            [(guess.size, rate) for guess, rate in zip(guesses, rates, strict=True)],
+            [(guess.size, rate) for guess, rate in guesses],
             rows=len(decoding),
             cost=self._cost,
             most_s=self._stall_target_s,
         )
-        return [guess[:length] for guess, length in zip(guesses, lengths, strict=True)]
+        return [guess[:length] for (guess, _), length in zip(guesses, lengths, strict=True)]
 
     def observe(self, *, rows: int, step_s: float) -> None:
         """Learn from a step without prompts, of so many tokens of answers and drafts."""
@@ -132,10 +128,11 @@ class Speculation:
         self.accepted_tokens += accepted
         self.rejected_tokens += drafted - accepted
 
-    def _guess(self, sequence: LiveSequence) -> Int32Array:
-        """What the answer may say next: no more than it may say before its last token, which needs no draft."""
-        if sequence.drafter is None:
+    def _guess(self, sequence: LiveSequence) -> tuple[Int32Array, float]:
+        """What the answer may say next, no more than it may say before its last token, which needs no draft; and see ``Drafter.rate``."""
+        drafter = sequence.drafter
+        if drafter is None:
             predicted = np.asarray(sequence.request.predicted_ids, dtype=np.int32)
-            sequence.drafter = Drafter(sequence.prompt, predicted)
+            drafter = sequence.drafter = Drafter(sequence.prompt, predicted)
         most = min(self._most_rows, sequence.request.max_tokens - len(sequence.tokens)) - 1
-        return sequence.drafter.propose(sequence.tokens)[: max(0, most)]
+        return drafter.propose(sequence.tokens)[: max(0, most)], drafter.rate

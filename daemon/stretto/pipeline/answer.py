@@ -192,9 +192,8 @@ class Answer:
         self._settle = settle
         self._settled: Usage | None = None
         self._reuse: dict[int, dict[str, tuple[int, CacheMiss | None]]] = {}  # by the prompt's place
-        self._drafts: dict[
-            str, tuple[int, int]
-        ] = {}  # by sequence: tokens of drafts that were accepted, and rejected
+        # By sequence: tokens of drafts that were accepted, and rejected.
+        self._drafts: dict[str, tuple[int, int]] = {}
         self._read: dict[int, int] = {}  # tokens of each prompt, likewise
         self._pending: deque[Event] = deque()
         self._done = False
