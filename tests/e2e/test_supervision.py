@@ -42,6 +42,7 @@ def test_while_a_stop_drains_both_doors_say_so(tmp_path: Path) -> None:
         assert not daemon.socket.exists()
     finally:
         daemon.process.kill()
+        daemon.process.wait()
         assert daemon.process.stdout is not None
         daemon.process.stdout.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator
 
 import pytest
@@ -11,7 +12,16 @@ from starlette.types import Receive, Scope, Send
 
 from stretto.errors import Unavailable
 from stretto.serving import ClientDisconnected, Drain, EventStream, drain_of, run_until_disconnect
-from support.serving_server import PATIENCE_S, RunningServer, get, hello, parse_replies, post, running
+from support.serving_server import (
+    PATIENCE_S,
+    RawClient,
+    RunningServer,
+    get,
+    hello,
+    parse_replies,
+    post,
+    running,
+)
 
 GRACE = {"drain_grace_s": 0.3, "end_margin_s": 0.3}
 
@@ -53,6 +63,39 @@ async def test_listeners_and_idle_connections_close_at_once() -> None:
             (reply,) = parse_replies(await slow.read_all())
             assert reply.body == b"GET /slow 0"
             await server.ended.wait()
+
+
+async def test_a_request_that_was_sent_before_the_stop_is_answered() -> None:
+    clients: list[RawClient] = []
+
+    def send_unseen() -> float:
+        """Called at the stop, with no turn for the server's readers between this and the closing of idle connections."""
+        for client in clients:
+            assert os.write(client.stream.socket.fileno(), get())
+        return 8.0
+
+    async with running(hello, grace_s=send_unseen) as server:
+        async with await server.connect() as unused, await server.connect() as used:
+            await used.send(get())
+            await used.read_until(b" 0")
+            await server.wait_connections(2)
+            await trio.testing.wait_all_tasks_blocked(0.02)
+            clients += [unused, used]
+            server.stopping.set()
+            for client in clients:
+                (reply,) = parse_replies(await client.read_all())
+                assert reply.status == 200
+
+
+async def test_who_has_only_just_connected_may_still_ask() -> None:
+    async with running(hello, while_draining=trio.sleep_forever, first_request_s=8.0, **GRACE) as server:
+        async with await server.connect() as client:
+            await server.wait_connections(1)
+            server.stopping.set()
+            await trio.testing.wait_all_tasks_blocked(0.02)
+            await client.send(get())
+            (reply,) = parse_replies(await client.read_all())
+            assert reply.status == 200
 
 
 async def test_while_work_goes_on_elsewhere_newcomers_get_an_answer_each() -> None:

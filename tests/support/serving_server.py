@@ -170,6 +170,7 @@ async def running(
     unix_path: Path | None = None,
     stop: bool = True,
     while_draining: Callable[[], Awaitable[None]] | None = None,
+    grace_s: Callable[[], float] | None = None,
     refusal_body: RefusalBody = plain_body,
     **limits: Any,
 ) -> AsyncIterator[RunningServer]:
@@ -190,6 +191,7 @@ async def running(
                 [sock],
                 bounds,
                 stopping=server.stopping,
+                grace_s=grace_s,
                 while_draining=while_draining,
                 counters=counters,
                 refusal_body=refusal_body,

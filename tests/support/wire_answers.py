@@ -16,6 +16,8 @@ from stretto.dialects.openai_responses import RESPONSES
 
 Json = dict[str, Any]
 
+_BY_TIME = ("accepted_prediction_tokens", "rejected_prediction_tokens")
+
 _REASONS = {
     "end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls", "max_output_tokens": "length",
 }  # fmt: skip
@@ -250,3 +252,10 @@ WIRES = {
     "messages": Wire(MESSAGES, _message_body, _message_whole, _message_streamed),
     "responses": Wire(RESPONSES, _response_body, _response_whole, _response_streamed),
 }
+
+
+def steady(usage: Json) -> Json:
+    """A usage without what depends on the time that steps take: how often it paid to guess the next tokens."""
+    details = usage["completion_tokens_details"]
+    assert all(details[name] >= 0 for name in _BY_TIME)
+    return {**usage, "completion_tokens_details": {k: v for k, v in details.items() if k not in _BY_TIME}}

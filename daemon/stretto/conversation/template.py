@@ -29,10 +29,10 @@ class ChatTemplate:
     Args:
         source: the template's text.
         bos_token, eos_token: texts of these tokens, which templates write.
-        time_limit_s: longest a rendering may take.
+        time_limit_s: most processor time a rendering may take; what other processes take of the machine does not count.
         max_chars: longest prompt, and largest value on the way there.
         now: the local time, for templates that tell the model the date.
-        clock: monotonic seconds, for the time limit.
+        clock: seconds that its thread has computed, for the time limit.
 
     Attributes:
         source: the template's text.
@@ -51,7 +51,7 @@ class ChatTemplate:
         time_limit_s: float = 2.0,
         max_chars: int = 4_000_000,
         now: Callable[[], datetime] = datetime.now,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.thread_time,
     ) -> None:
         if len(source) > _MAX_SOURCE_CHARS:
             raise StartupError(

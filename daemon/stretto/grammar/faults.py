@@ -112,7 +112,7 @@ def _bad_reference(schema: dict[str, Any], kind: str, target: str, param: str) -
 def _smallest(schema: dict[str, Any], error: str, attempt: Try) -> tuple[Path, dict[str, Any]]:
     """The deepest schema on a way from the root on which each one fails alone with the same error."""
     inside = _moved(schema)
-    until = time.monotonic() + _SEARCH_LIMIT_S
+    until = time.thread_time() + _SEARCH_LIMIT_S
     trials = 0
     seen: set[Path] = {()}
     path: Path = ()
@@ -120,7 +120,7 @@ def _smallest(schema: dict[str, Any], error: str, attempt: Try) -> tuple[Path, d
     while True:
         for place, child in places(schema, path, node):
             trials += 1
-            if trials > _SEARCH_LIMIT_TRIALS or time.monotonic() > until:
+            if trials > _SEARCH_LIMIT_TRIALS or time.thread_time() > until:
                 return path, node
             target = referred(schema, child)
             if place in seen or (target is not None and target[0] in seen):

@@ -68,12 +68,11 @@ class GuardedConnection(TCPServer):
         self.refusal_body = refusal_body
         self.task_group = GuardedTaskGroup(self._before_body_wait)
         self.ending = False
-        self.fresh = False
-        """Whether it came while the server drains, and has not had its one request."""
         self._transport = stream
         self._broken = False
         self._reading: trio.CancelScope | None = None
         self._woken = False
+        self._unused = True
         self._idle_since = trio.current_time()
         self._idle_limit_s = limits.header_timeout_s
         self._head_began: float | None = None
@@ -104,6 +103,13 @@ class GuardedConnection(TCPServer):
         if self._reading is not None:
             self._reading.cancel()
 
+    def drain(self) -> None:
+        """Have no further request. A client that has only just connected is given a moment to send its first. No checkpoint."""
+        if self._unused:
+            self._idle_since = trio.current_time()
+            self._idle_limit_s = min(self._idle_limit_s, self.limits.first_request_s)
+        self.wake()
+
     def end(self) -> None:
         """Close the connection as soon as the reader gets to it. No checkpoint."""
         self.ending = True
@@ -116,6 +122,7 @@ class GuardedConnection(TCPServer):
         elif isinstance(event, Closed):
             self.end()
         else:  # Updated: a reply is complete and the connection may be used again
+            self._unused = False
             self._idle_since = trio.current_time()
             self._idle_limit_s = self.limits.keep_alive_s
             self._body_waited_s = 0.0
@@ -160,7 +167,11 @@ class GuardedConnection(TCPServer):
 
     def _between_requests(self) -> bool:
         connection = self._h11.connection
-        return connection.their_state is h11.IDLE and not connection.trailing_data[0] and not self.fresh
+        if connection.their_state is not h11.IDLE or connection.trailing_data[0] or self._unused:
+            return False
+        return (
+            not self._transport.socket.is_readable()
+        )  # a request may lie there that was sent before the end was told
 
     def _hoards(self) -> bool:
         """Whether the client has sent so far ahead of its turn that no more is read. Its going is then noticed late."""

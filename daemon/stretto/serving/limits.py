@@ -19,6 +19,7 @@ class Limits:
         write_timeout_s: a client that takes no byte of a 64 KiB piece for so long is cut off.
         keep_alive_s: idle time between two requests on a connection.
         linger_s: how long what a client still sends is thrown away, so that it can read a reply it did not wait for.
+        first_request_s: after ``stopping``, how long a connection that was never used may still send its one request.
         drain_grace_s: after ``stopping``, how long requests in flight may go on.
         end_margin_s: after that, how long they have to send a proper last word before they are cut.
     """
@@ -32,6 +33,7 @@ class Limits:
     write_timeout_s: float = 30.0
     keep_alive_s: float = 75.0
     linger_s: float = 2.0
+    first_request_s: float = 0.5
     drain_grace_s: float = 10.0
     end_margin_s: float = 1.0
 

@@ -39,7 +39,7 @@ async def serve(
 ) -> None:
     """Serve until ``stopping`` is set and the requests in flight have ended. Cancel it to stop at once.
 
-    At ``stopping`` the listeners close, idle connections too. Requests in flight go on for the grace; then ``Drain.ending`` is
+    At ``stopping`` the listeners close, idle connections too (unused ones after ``limits.first_request_s``). Requests in flight go on for the grace; then ``Drain.ending`` is
     set, and ``limits.end_margin_s`` later whatever is left is cut. Each request's scope has in its ``state``: ``peer`` (a
     ``Peer`` on a Unix socket, else None) and ``drain`` (see ``drain_of``). There is no lifespan protocol.
 
@@ -105,7 +105,6 @@ class _Door:
         self._context = make_context()
         self._inside: set[GuardedConnection] = set()
         self._turning_away = 0
-        self._draining = False
         self._closing = trio.Event()
         self._closed = trio.Event()
         self.nursery: trio.Nursery | None = None
@@ -179,7 +178,6 @@ class _Door:
             self._counters,
             self._refusal_body,
         )
-        connection.fresh = self._draining
         self._inside.add(connection)
         self._counters.accepted_total += 1
         self._counters.open += 1
@@ -208,10 +206,9 @@ class _Door:
 
     async def close_idle(self) -> None:
         """From now on no connection is used for another request; those between two are closed. New ones have one each."""
-        self._draining = True
         await self._context.terminated.set()
         for connection in self._inside:
-            connection.wake()
+            connection.drain()
 
 
 def address_of(sock: socket.socket) -> str:
