@@ -27,10 +27,14 @@ float half_to_float(uint16_t half) {
 
 static uint16_t read_half(const uint8_t *bytes) { return (uint16_t)(bytes[0] | bytes[1] << 8); }
 
+// `count` bytes, a multiple of 8: their low halves, then their high ones.
 static void read_nibbles(const uint8_t *packed, int count, uint8_t *values) {
-    for (int i = 0; i < count; i++) {
-        values[i] = packed[i] & 15;
-        values[i + count] = packed[i] >> 4;
+    for (int i = 0; i < count; i += 8) {
+        uint64_t word;
+        memcpy(&word, packed + i, sizeof word);
+        const uint64_t low = word & 0x0F0F0F0F0F0F0F0Fu, high = word >> 4 & 0x0F0F0F0F0F0F0F0Fu;
+        memcpy(values + i, &low, sizeof low);
+        memcpy(values + i + count, &high, sizeof high);
     }
 }
 

@@ -45,20 +45,34 @@ Matrix packed_matrix(int encoding, int rows, int columns, uint8_t *memory) {
     return matrix;
 }
 
+// Four columns of one row at a time, as the four bytes of a word: what is done to each byte is the same in any byte order.
+static uint32_t quad_of(const uint8_t *values, int quad) {
+    uint32_t word;
+    memcpy(&word, values + 4 * quad, sizeof word);
+    return word;
+}
+
+static void put_quad(uint8_t *line, int row, uint32_t word) { memcpy(line + 4 * row, &word, sizeof word); }
+
 // One group of 32 values of one row into its place among the other 15 rows of the panel.
 static void place_group(int bits, const uint8_t *values, int row, uint8_t *group) {
-    for (int quad = 0; quad < 8; quad++)
-        for (int i = 0; i < 4; i++) {
-            const uint8_t value = values[4 * quad + i];
-            const int at = 4 * row + i;
-            if (bits == 8) {
-                group[64 * quad + at] = value;
-                continue;
-            }
-            group[64 * (quad / 2) + at] |= (uint8_t)((value & 15) << 4 * (quad & 1));
-            if (bits == 5) group[256 + at] |= (uint8_t)((value >> 4 & 1) << quad);
-            if (bits == 6) group[256 + 64 * (quad / 4) + at] |= (uint8_t)((value >> 4 & 3) << 2 * (quad % 4));
+    if (bits == 8) {
+        for (int quad = 0; quad < 8; quad++) put_quad(group + 64 * quad, row, quad_of(values, quad));
+        return;
+    }
+    uint32_t high[2] = {0, 0};
+    for (int pair = 0; pair < 4; pair++) {
+        const uint32_t first = quad_of(values, 2 * pair), second = quad_of(values, 2 * pair + 1);
+        put_quad(group + 64 * pair, row, (first & 0x0F0F0F0Fu) | (second & 0x0F0F0F0Fu) << 4);
+        if (bits == 5) {
+            high[0] |= (first >> 4 & 0x01010101u) << 2 * pair | (second >> 4 & 0x01010101u) << (2 * pair + 1);
+        } else if (bits == 6) {
+            const int at = 4 * (pair & 1);
+            high[pair / 2] |= (first >> 4 & 0x03030303u) << at | (second >> 4 & 0x03030303u) << (at + 2);
         }
+    }
+    if (bits > 4) put_quad(group + 256, row, high[0]);
+    if (bits == 6) put_quad(group + 320, row, high[1]);
 }
 
 static void place_fine(const Matrix *matrix, const Block *block, int row, uint8_t *fine) {
@@ -95,7 +109,7 @@ static void place_plain(const Matrix *matrix, const uint8_t *source, int panel, 
         memcpy(values + (column * PANEL + (size_t)row) * bytes, source + column * bytes, bytes);
 }
 
-// Rows that pad the last panel are zeros, and bit planes are gathered by OR: both need clean memory.
+// Rows that pad the last panel are zeros.
 static void clear_panel(const Matrix *matrix, int panel) {
     const int encoding = matrix->encoding;
     const size_t columns = (size_t)matrix->columns, at = (size_t)panel;
@@ -114,7 +128,7 @@ static void clear_panel(const Matrix *matrix, int panel) {
 
 void pack_panels(const Matrix *matrix, const uint8_t *source, size_t row_bytes, int first, int last) {
     for (int panel = first; panel < last; panel++) {
-        clear_panel(matrix, panel);
+        if ((panel + 1) * PANEL > matrix->rows) clear_panel(matrix, panel);
         for (int row = 0; row < PANEL && panel * PANEL + row < matrix->rows; row++) {
             const uint8_t *from = source + (size_t)(panel * PANEL + row) * row_bytes;
             if (bits_of(matrix->encoding)) place_row(matrix, from, panel, row);
