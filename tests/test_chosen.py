@@ -11,11 +11,17 @@ import stretto.backends.mlx
 import stretto.backends.native
 import stretto.backends.torch
 import stretto.chosen
-from stretto.backends.base import BackendInfo
+import stretto.chosen_prefill
+from stretto.backends.base import BackendInfo, KVPlan
+from stretto.backends.host import Memory, Processor
 from stretto.backends.native import NativeSupport
+from stretto.backends.native.prefill import PrefillPlan
+from stretto.backends.prefill_record import Rates
 from stretto.chosen import choose_model
+from stretto.chosen_prefill import choose_prefill
 from stretto.errors import SettingsError, StartupError
 from stretto.settings import load_settings
+from stretto.weights import open_model
 from support.weights_packed import QUANTIZATION, packed_directory
 from support.weights_tiny import tiny_gguf
 
@@ -177,3 +183,87 @@ def test_a_gguf_file_is_not_for_mlx(model: Path) -> None:
     with pytest.raises(StartupError, match=r"is a GGUF file.*Leave --backend out") as caught:
         chosen(model, backend="mlx")
     assert caught.value.code == "model_unsupported"
+
+
+AMX = Processor("GenuineIntel", "A processor", frozenset({"amx_bf16", "amx_tile"}))
+
+
+def prefill(model: Path, state_dir: Path, machine: Processor = AMX, **flags: str) -> PrefillPlan:
+    settings = load_settings({"model": str(model), "state_dir": str(state_dir), **flags}, environ={}).settings
+    source = open_model(model)
+    try:
+        return choose_prefill(settings, source, machine)
+    finally:
+        source.close()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("machine", "flags", "reason"),
+    [
+        (Processor(), {}, "this processor has no AMX, without which the kernels are faster"),
+        (AMX, {"prefill": "native"}, "it was asked for"),
+        (AMX, {"kv_dtype": "int8"}, "keys and values are kept in int8, which the kernels alone write"),
+        (AMX, {"block_tokens": "24"}, "blocks of 24 tokens are no multiple of 16"),
+    ],
+)
+def test_prompts_are_the_kernels(
+    model: Path, tmp_path: Path, machine: Processor, flags: dict[str, str], reason: str
+) -> None:
+    plan = prefill(model, tmp_path, machine, **flags)
+    assert (plan.make, plan.reason) == (None, reason)
+
+
+@pytest.mark.torch
+def test_prompts_may_be_pytorchs_where_there_are_tiles(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = prefill(model, tmp_path)
+    assert plan.make is not None
+    assert not plan.asked
+    assert plan.record is not None
+    plan.record.write(Rates(1.0, 2.0))
+    assert (tmp_path / "prefill.json").exists()
+    again, otherwise = prefill(model, tmp_path).record, prefill(model, tmp_path, threads="1").record
+    assert again is not None
+    assert again.read() == Rates(1.0, 2.0)
+    assert otherwise is not None
+    assert otherwise.read() is None
+    monkeypatch.setattr(stretto.chosen_prefill, "host_memory", lambda: Memory(1000, 1000))
+    assert "a second copy of the weights would take" in prefill(model, tmp_path).reason
+    monkeypatch.setattr(stretto.chosen_prefill.importlib.util, "find_spec", lambda name: None)
+    assert prefill(model, tmp_path).reason == "PyTorch is not installed"
+    with pytest.raises(StartupError, match="needs PyTorch, which is not installed"):
+        prefill(model, tmp_path, prefill="torch")
+
+
+@pytest.mark.torch
+def test_prompts_by_pytorch_are_for_the_native_kernels(model: Path, tmp_path: Path) -> None:
+    plan = prefill(model, tmp_path, Processor(), prefill="torch")
+    assert plan.asked
+    for flags, what in (({"kv_dtype": "int8"}, "int8"), ({"block_tokens": "8"}, "no multiple of 16")):
+        with pytest.raises(SettingsError, match=f"prefill: torch cannot be used: .*{what}"):
+            prefill(model, tmp_path, prefill="torch", **flags)
+    with pytest.raises(SettingsError, match=r"prefill: torch has no effect on .*, which PyTorch computes"):
+        chosen(model, prefill="torch", dtype="float32")
+    with pytest.raises(SettingsError, match=r"prefill.*: torch has no effect with backend torch"):
+        chosen(model, prefill="torch", backend="torch")
+    found = choose_model(load_settings({"model": str(model), "prefill": "torch"}, environ={}).settings)
+    found.backend.load(lambda phase, fraction: None)
+    found.backend.allocate(KVPlan(16, (4,)))
+    assert found.backend.stats()["prefill"] == {
+        "by": "torch", "reason": "it was asked for", "torch_bytes": found.backend.memory().weights_bytes - without_pytorch(model),
+        "torch_tokens": 0,
+    }  # fmt: skip
+    found.backend.close()
+    found.close()
+
+
+def without_pytorch(model: Path) -> int:
+    """Bytes of the weights without PyTorch's."""
+    found = choose_model(load_settings({"model": str(model)}, environ={}).settings)
+    found.backend.load(lambda phase, fraction: None)
+    taken = found.backend.memory().weights_bytes
+    found.backend.close()
+    found.close()
+    return taken

@@ -11,6 +11,7 @@ from stretto import needs
 from stretto.backends.base import Backend, BackendInfo, LayerGroup, MemoryReport, ModelSpec
 from stretto.backends.host import Memory
 from stretto.chosen import open_source
+from stretto.chosen_prefill import prompt_bytes
 from stretto.engine import EngineConfig, plan_kv
 from stretto.settings import Settings
 from stretto.weights import ModelFiles, ModelSource
@@ -63,6 +64,9 @@ def test_the_native_kernels_stand_in(source: ModelSource) -> None:
         other = needs.model_needs(Settings(kv_dtype=kv_dtype), source, ABSENT)
         check(other, spec_of(NativeBackend(source, kv_dtype=kv_dtype)))
     assert needs.packed_bytes(source) == found.weights_bytes
+    with_pytorch = needs.model_needs(Settings(prefill="torch"), source, ABSENT)
+    assert with_pytorch is not None
+    assert with_pytorch.weights_bytes == found.weights_bytes + prompt_bytes(source)
     assert needs.model_needs(Settings(backend="torch"), source, ABSENT) is None
     asked = needs.model_needs(Settings(backend="native"), source, THERE)
     assert asked is not None

@@ -149,8 +149,10 @@ def native_is_best(settings: Settings, native: NativeSupport) -> bool:
 def _choose_backend(settings: Settings, source: ModelFiles) -> tuple[str, Backend]:
     """What was asked for. ``auto`` is what computes the model best here: the native kernels for quantised weights on a CPU,
     PyTorch for all else."""
+    from stretto.backends.host import processor
     from stretto.backends.native import NativeBackend, native_support
     from stretto.backends.torch import probe
+    from stretto.chosen_prefill import choose_prefill
     from stretto.weights import Checkpoint, ForeignCheckpoint, ModelSource
 
     if isinstance(source, Checkpoint) and not isinstance(source, ForeignCheckpoint):
@@ -163,8 +165,13 @@ def _choose_backend(settings: Settings, source: ModelFiles) -> tuple[str, Backen
         settings.backend == "native" or native_is_best(settings, native) or not probe().available
     ):
         bits = int(settings.activation_bits)
-        threads, kv_dtype = settings.threads, settings.kv_dtype
-        return "native", NativeBackend(source, threads=threads, kv_dtype=kv_dtype, activation_bits=bits)
+        return "native", NativeBackend(
+            source,
+            threads=settings.threads,
+            kv_dtype=settings.kv_dtype,
+            activation_bits=bits,
+            prefill=choose_prefill(settings, source, processor()),
+        )
     if settings.backend == "native":
         raise StartupError(
             f"The native backend cannot be used here: {native.reason}.",
@@ -225,6 +232,11 @@ def _mlx(settings: Settings, checkpoint: Checkpoint) -> Backend:
 
 
 def _refuse_native_only(settings: Settings, model: str, computes: str) -> None:
+    if settings.prefill != "auto":
+        raise SettingsError(
+            f"prefill: {settings.prefill} has no effect on {model}, which {computes} computes, prompts and answers alike. Leave it out.",
+            param="prefill",
+        )
     if settings.activation_bits != "16":
         raise SettingsError(
             f"activation_bits: {settings.activation_bits} has no effect on {model}, which {computes} computes. Leave it out.",

@@ -153,6 +153,7 @@ def _computed(settings: Settings, source: ModelFiles, torch: BackendInfo) -> _Co
     from stretto.backends.native import native_support
     from stretto.backends.native.kv_format import kv_layer_groups, resolved_kv_dtype
     from stretto.chosen import native_is_best, native_may
+    from stretto.chosen_prefill import prompt_bytes
     from stretto.weights import Checkpoint, ForeignCheckpoint, ModelSource
 
     asked = "it was asked for"
@@ -177,7 +178,7 @@ def _computed(settings: Settings, source: ModelFiles, torch: BackendInfo) -> _Co
             "cpu",
             f"int{settings.activation_bits}",
             "the kernels compute the file's own blocks",
-            packed_bytes(source),
+            packed_bytes(source) + (prompt_bytes(source) if settings.prefill == "torch" else 0),
             kv_layer_groups(source.config, kv_dtype := resolved_kv_dtype(settings.kv_dtype)),
             source.config.context_tokens,
             host_memory(),

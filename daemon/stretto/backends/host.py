@@ -116,6 +116,35 @@ def shown(count: int) -> str:
     return f"{count / GIB:.2f} GiB" if count >= GIB // 10 else f"{count / (1 << 20):.1f} MiB"
 
 
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """What Linux says of the first processor; empty elsewhere.
+
+    Attributes:
+        vendor: e.g. ``GenuineIntel``.
+        model: as it is sold.
+        flags: instruction sets, e.g. ``amx_bf16``.
+    """
+
+    vendor: str = ""
+    model: str = ""
+    flags: frozenset[str] = frozenset()
+
+
+def processor(path: Path = Path("/proc/cpuinfo")) -> Processor:
+    """Look at ``/proc/cpuinfo``."""
+    try:
+        first, _, _ = path.read_text(encoding="ascii", errors="replace").partition("\n\n")
+    except OSError:
+        return Processor()
+    found = {
+        name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())
+    }
+    return Processor(
+        found.get("vendor_id", ""), found.get("model name", ""), frozenset(found.get("flags", "").split())
+    )
+
+
 def usable_cores() -> int:
     """Processors that this process may use: its affinity, within its control group's CPU quota; at least 1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

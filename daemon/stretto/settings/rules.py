@@ -117,7 +117,7 @@ def _echo_only(settings: Settings, origins: Origins) -> None:
 
 def _native_only(settings: Settings, origins: Origins) -> None:
     if settings.backend != "native":
-        for name, default in (("activation_bits", "16"), ("kv_dtype", "auto")):
+        for name, default in (("activation_bits", "16"), ("kv_dtype", "auto"), ("prefill", "auto")):
             value = getattr(settings, name)
             if value != default and settings.backend != "auto":
                 raise refuse(

@@ -226,6 +226,11 @@ class Settings:
         "What the native backend keeps keys and values in. auto is bfloat16; int8, like llama.cpp's q8_0, holds nearly twice the tokens "
         "and answers a little less exactly, Qwen2 clearly less.", ENGINE,
     )  # fmt: skip
+    prefill: str = setting(
+        "auto", Choice(("auto", "native", "torch")),
+        "Who computes prompts for the native backend: torch takes two more bytes of memory a weight. auto measures it once, on processors that "
+        "multiply bfloat16 matrices (AMX), and remembers.", ENGINE,
+    )  # fmt: skip
     block_tokens: int = setting(16, Integer(1, 1024), "Tokens of a KV block.", ENGINE)
     prefill_chunk_tokens: int = setting(
         512, Integer(1, 65536), "Most prompt tokens that one step takes in.", ENGINE

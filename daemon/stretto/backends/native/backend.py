@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -32,6 +33,7 @@ from stretto.backends.native.library import (
     address,
 )
 from stretto.backends.native.packed import PackedWeights
+from stretto.backends.native.prefill import Prefill, PrefillPlan
 from stretto.backends.native.program import Program, decoder_program
 from stretto.backends.native.support import native_support
 from stretto.backends.pages import sparse_bytes
@@ -65,6 +67,7 @@ class NativeBackend:
         kv_dtype: str = "auto",
         activation_bits: int = 16,
         instruction_set: str = "",
+        prefill: PrefillPlan | None = None,
     ) -> None:
         """Nothing is read yet.
 
@@ -76,6 +79,7 @@ class NativeBackend:
             activation_bits: 16 or 8, see ``decoder_program``. With 8, prompts and batches are computed nearly twice as fast, and the
                 next token's distribution is some 25 times as far from that of float32.
             instruction_set: kernels to use, one of ``Library.kernels``; empty takes the best.
+            prefill: how PyTorch may compute prompts; None leaves them to the kernels.
         """
         if threads is not None and threads < 1:
             raise ValueError(f"threads is {threads}; it is a whole number from 1")
@@ -86,6 +90,7 @@ class NativeBackend:
         self._activation_bits = activation_bits
         self._kv_dtype = resolved_kv_dtype(kv_dtype)
         self._instruction_set = instruction_set
+        self._prefill = None if prefill is None else Prefill(prefill)
         self._loaded: LoadedModel | None = None
 
     def load(self, report: ProgressReport) -> ModelSpec:
@@ -107,19 +112,36 @@ class NativeBackend:
         )
         try:
             loaded.load(report)
+            if self._prefill is not None:
+                self._prefill.load(report)
         except BaseException:
             loaded.close()
             raise
         self._loaded = loaded
-        return loaded.spec
+        return dataclasses.replace(loaded.spec, weight_bytes=self._weight_bytes)
 
     def allocate(self, plan: KVPlan) -> None:
         """See Backend."""
-        self._model().allocate(plan)
+        model = self._model()
+        model.allocate(plan)
+        if self._prefill is not None:
+            self._prefill.attach(
+                model.pool(0),
+                model.forward,
+                kv_dtype=self._kv_dtype,
+                block_tokens=plan.block_tokens,
+                vocab=model.spec.vocab_size,
+            )
 
     def forward(self, batch: Sequence[Chunk]) -> Float32Array:
         """See Backend."""
-        return self._model().forward(batch)
+        model = self._model()
+        if self._prefill is not None and batch:
+            model.pool(0)
+            batch = self._prefill.take(batch)
+            if not batch:
+                return np.empty((0, model.spec.vocab_size), dtype=np.float32)
+        return model.forward(batch)
 
     def copy_blocks(self, group: int, pairs: Sequence[tuple[int, int]]) -> None:
         """See Backend."""
@@ -148,19 +170,26 @@ class NativeBackend:
         """See Backend."""
         memory = host_memory()
         model = self._model()
-        return MemoryReport(model.weight_bytes, model.kv_bytes, memory.free_bytes, memory.total_bytes)
+        return MemoryReport(self._weight_bytes, model.kv_bytes, memory.free_bytes, memory.total_bytes)
 
     def stats(self) -> dict[str, object]:
         """See Backend; empty of counters before ``load``."""
         if self._loaded is None:
             return {"loaded": False}
-        return {"loaded": True, **self._loaded.stats()}
+        prefill = {} if self._prefill is None else {"prefill": self._prefill.stats()}
+        return {"loaded": True, **self._loaded.stats(), **prefill}
 
     def close(self) -> None:
         """See Backend. Weights, KV and threads are given back; ``load`` may be called again."""
+        if self._prefill is not None:
+            self._prefill.close()
         if self._loaded is not None:
             self._loaded.close()
         self._loaded = None
+
+    @property
+    def _weight_bytes(self) -> int:
+        return self._model().weight_bytes + (0 if self._prefill is None else self._prefill.nbytes)
 
     def _model(self) -> LoadedModel:
         if self._loaded is None:

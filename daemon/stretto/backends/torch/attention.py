@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stretto.backends.torch.kv import KVPool
+from stretto.backends.torch.kv import Pool
 from stretto.backends.torch.plan import GroupPlan, Span
 
 
@@ -43,7 +43,7 @@ class Attention(Protocol):
 class _Cache:
     """Keys and values of one sequence: views of the pool where its blocks are one run, else gathered a layer at a time."""
 
-    def __init__(self, pool: KVPool, span: Span, device: torch.device) -> None:
+    def __init__(self, pool: Pool, span: Span, device: torch.device) -> None:
         self._tokens, self._offset = span.tokens, span.offset
         self._pool = pool
         self._views = None if span.run_start is None else pool.run(span.run_start, span.tokens)
@@ -60,7 +60,7 @@ class _Cache:
 class DecodeAttention:
     """One token of one sequence."""
 
-    def __init__(self, pool: KVPool, span: Span, device: torch.device) -> None:
+    def __init__(self, pool: Pool, span: Span, device: torch.device) -> None:
         self._cache = _Cache(pool, span, device)
         self._row = span.row
         self._kv_heads = pool.kv_heads
@@ -77,7 +77,7 @@ class PrefillAttention:
     """Several tokens of one sequence, causal among themselves, after what is cached before them."""
 
     def __init__(
-        self, pool: KVPool, span: Span, window: int | None, device: torch.device, dtype: torch.dtype
+        self, pool: Pool, span: Span, window: int | None, device: torch.device, dtype: torch.dtype
     ) -> None:
         self._cache = _Cache(pool, span, device)
         self._row, self._rows = span.row, span.rows
@@ -104,7 +104,7 @@ class BatchedDecodeAttention:
     at every length, since there a call is cheap and memory is not.
     """
 
-    def __init__(self, pool: KVPool, spans: Sequence[Span], device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, pool: Pool, spans: Sequence[Span], device: torch.device, dtype: torch.dtype) -> None:
         self._pool = pool
         self._row, self._rows = spans[0].row, len(spans)
         lengths = np.array([span.tokens for span in spans])
@@ -174,7 +174,7 @@ def causal_mask(span: Span, window: int | None, device: torch.device, dtype: tor
 
 
 def plan_attention(
-    plan: GroupPlan, pool: KVPool, *, device: torch.device, dtype: torch.dtype, batch_decodes: bool
+    plan: GroupPlan, pool: Pool, *, device: torch.device, dtype: torch.dtype, batch_decodes: bool
 ) -> list[Attention]:
     """What to call, in the order of the step's rows; the outputs concatenated are the step's."""
     calls: list[Attention] = []

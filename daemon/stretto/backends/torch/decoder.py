@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from stretto.backends.torch.attention import Attention
-from stretto.backends.torch.kv import KVPool
+from stretto.backends.torch.kv import Pool
 from stretto.backends.torch.linear import Projection
 from stretto.backends.torch.norm import Norm
 from stretto.backends.torch.rope import Rope, Turn
@@ -32,7 +32,7 @@ class GroupTensors:
         attention: covers the rows in order.
     """
 
-    pool: KVPool
+    pool: Pool
     slots: Tensor
     slot_run: int | None
     attention: Sequence[Attention]

@@ -3,11 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from stretto.backends.base import BackendFailure
+
+
+class Pool(Protocol):
+    """What a step does with keys and values, wherever they lie; see ``KVPool`` for the methods.
+
+    Attributes:
+        block_tokens: tokens a block.
+        blocks: how many there are.
+        kv_heads: KV heads a layer.
+    """
+
+    block_tokens: int
+    blocks: int
+    kv_heads: int
+
+    def write(self, layer: int, kv: Tensor, slots: Tensor, slot_run: int | None) -> None: ...
+
+    def run(self, start: int, tokens: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None:
+        """None where consecutive slots are no view either."""
+        ...
+
+    def gather(self, layer: int, blocks: Tensor, offset: int, tokens: int) -> tuple[Tensor, Tensor]: ...
+
+    def gather_slots(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]: ...
 
 
 class KVPool:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from stretto.backends.host import processor
 
 _LONGEST_SUM = 1024
 
@@ -92,7 +93,7 @@ def choose_projection(
     """
     if device.type != "cpu" or dtype != torch.float32 or platform.machine() not in ("x86_64", "AMD64"):
         return ProjectionChoice(DenseProjection, "torch", "the library that PyTorch chooses")
-    vendor = cpu_vendor() if vendor is None else vendor
+    vendor = processor().vendor if vendor is None else vendor
     if vendor in ("", "GenuineIntel"):
         return ProjectionChoice(DenseProjection, "torch", "MKL, on a processor that it is tuned for")
     try:
@@ -102,15 +103,3 @@ def choose_projection(
             DenseProjection, "torch", "this PyTorch build does not offer oneDNN for float32"
         )
     return ProjectionChoice(OneDNNProjection, "onednn", f"MKL is slow on {vendor} processors")
-
-
-def cpu_vendor() -> str:
-    """The first processor's vendor on Linux, e.g. ``GenuineIntel``; empty where it is not known."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return ""
-    for line in text.splitlines():
-        if line.startswith("vendor_id"):
-            return line.partition(":")[2].strip()
-    return ""

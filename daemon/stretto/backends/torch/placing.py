@@ -8,12 +8,12 @@ import torch
 
 from stretto.backends.torch.attention import plan_attention
 from stretto.backends.torch.decoder import GroupTensors, StepTensors
-from stretto.backends.torch.kv import KVPool
+from stretto.backends.torch.kv import Pool
 from stretto.backends.torch.plan import StepPlan
 
 
 def place_step(
-    plan: StepPlan, pools: Sequence[KVPool], device: torch.device, dtype: torch.dtype
+    plan: StepPlan, pools: Sequence[Pool], device: torch.device, dtype: torch.dtype
 ) -> StepTensors:
     """Tensors of a step, and what is called for its attention; one pool a layer group."""
 
