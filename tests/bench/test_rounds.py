@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from stretto.bench import (
@@ -16,6 +17,7 @@ from stretto.bench import (
     Figure,
     Plan,
     Prompts,
+    Restartable,
     Results,
     ServerPlan,
     Trial,
@@ -32,6 +34,7 @@ from stretto.bench.works import WORKS
 from stretto.errors import SettingsError
 from stretto.serving import bind_tcp
 from support.daemon import ECHO, daemon_environment, running
+from support.http1 import exchange_json
 
 WANTED = ("decode", "streams-8", "prefill-512", "stall")
 
@@ -110,6 +113,50 @@ async def test_a_server_is_started_measured_and_stopped(
             async with started(command, url, limit_s=1, clock=time.monotonic):
                 pass
     assert peak_rss_bytes(child.pid) == 0
+
+
+async def test_a_conversation_goes_on_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in daemon_environment().items():
+        monkeypatch.setenv(name, value)
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = f"{sys.executable} -m stretto serve {' '.join(ROOM)} --port {port} --socket {tmp_path}/s.sock --state-dir {tmp_path}/state"
+    plan = Plan(servers=[ServerPlan("ours", url, command)], works=works("restart"), rounds=1, seed="s")
+    results, _ = await measure(plan)
+    assert results.failures == []
+    (ttft_s,) = next(row.values["ours"] for row in results.rows if row.work == "restart")
+    assert ttft_s > 0
+    async with Restartable(command, url, limit_s=60, clock=time.monotonic) as server:
+        first = pid_of(tmp_path)
+        await server.restart()
+        assert pid_of(tmp_path) not in (None, first)
+        assert server.ready_s > 0
+        assert server.peak_bytes() > 10_000_000
+    assert pid_of(tmp_path) is None
+
+
+def pid_of(directory: Path) -> int | None:
+    """Of the daemon at the socket."""
+    if not (directory / "s.sock").exists():
+        return None
+    status, body = exchange_json(directory / "s.sock", "GET", "/admin/status")
+    assert status == 200
+    return int(body["pid"])
+
+
+async def test_a_server_that_runs_by_itself_is_not_started_again() -> None:
+    async with httpx2.AsyncClient(base_url="http://127.0.0.1:1") as http:
+        with pytest.raises(BenchError, match="was not started here"):
+            await Wire(http, "m", time.monotonic).restart()
+
+
+def test_the_command_says_what_a_restart_needs() -> None:
+    run = [sys.executable, "-m", "stretto", "bench", "--work", "restart"]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "--start" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Measuring servers over HTTP, side by side. Needs the ``bench`` extra."""
 
-from stretto.bench.process import Server, peak_rss_bytes, started
+from stretto.bench.process import Restartable, Server, peak_rss_bytes, started
 from stretto.bench.prompts import Prompts
 from stretto.bench.report import document, draw, table_rows
 from stretto.bench.rounds import Results, Row, Target, calibrate, run_rounds
@@ -14,6 +14,7 @@ __all__ = [
     "Figure",
     "Plan",
     "Prompts",
+    "Restartable",
     "Results",
     "Row",
     "Sample",

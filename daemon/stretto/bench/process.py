@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 import subprocess
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx2
@@ -70,6 +71,43 @@ async def started(
         finally:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(_end, process)
+
+
+class Restartable:
+    """A server as ``started`` runs it, which can be stopped and started again in between."""
+
+    def __init__(self, command: str, url: str, *, limit_s: float, clock: Callable[[], float]) -> None:
+        self._start = partial(started, command, url, limit_s=limit_s, clock=clock)
+        self._held = AsyncExitStack()
+        self._server: Server | None = None
+        self._peak_bytes = 0
+
+    async def __aenter__(self) -> Restartable:
+        """Start it. Raises BenchError, see ``started``."""
+        self._server = await self._held.enter_async_context(self._start())
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """Stop it."""
+        self._server = None
+        await self._held.aclose()
+
+    async def restart(self) -> None:
+        """Stop it as a service manager does, and wait until it answers again. Raises BenchError."""
+        self._peak_bytes = self.peak_bytes()
+        await self.__aexit__()
+        await self.__aenter__()
+
+    @property
+    def ready_s(self) -> float:
+        """Of the last start."""
+        assert self._server is not None
+        return self._server.ready_s
+
+    def peak_bytes(self) -> int:
+        """The largest of all its lives."""
+        assert self._server is not None
+        return max(self._peak_bytes, self._server.peak_bytes())
 
 
 def peak_rss_bytes(pid: int) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import httpx2
 
-from stretto.bench.process import Server, started
+from stretto.bench.process import Restartable, started
 from stretto.bench.rounds import Results, Target, run_rounds
 from stretto.bench.wire import Wire, model_of
 from stretto.bench.works import Figure, Work
@@ -82,18 +82,18 @@ async def measure(
                 ) as child:
                     starts[server.name].append(child.ready_s)
     models: dict[str, str] = {}
-    children: dict[str, Server] = {}
+    children: dict[str, Restartable] = {}
     idle_bytes: dict[str, int] = {}
     async with AsyncExitStack() as held:
         targets = []
         for server in plan.servers:
             if server.command is not None:
                 tell(f"start {plan.rounds}/{plan.rounds}: {server.name}")
-                child = children[server.name] = await held.enter_async_context(
-                    started(server.command, server.url, limit_s=plan.start_limit_s, clock=clock)
+                own = children[server.name] = await held.enter_async_context(
+                    Restartable(server.command, server.url, limit_s=plan.start_limit_s, clock=clock)
                 )
-                starts[server.name].append(child.ready_s)
-                idle_bytes[server.name] = child.peak_bytes()
+                starts[server.name].append(own.ready_s)
+                idle_bytes[server.name] = own.peak_bytes()
             http = await held.enter_async_context(
                 httpx2.AsyncClient(
                     base_url=server.url,
@@ -103,11 +103,12 @@ async def measure(
                 )
             )
             models[server.name] = server.model or await model_of(http)
-            targets.append(Target(server.name, Wire(http, models[server.name], clock)))
+            restart = children[server.name].restart if server.name in children else None
+            targets.append(Target(server.name, Wire(http, models[server.name], clock, restart)))
         results = await run_rounds(targets, plan.works, rounds=plan.rounds, seed=plan.seed, tell=tell)
         for name, values in starts.items():
             results.row("start", _READY).values[name] = values
-        for name, child in children.items():
+        for name, own in children.items():
             results.row("memory", _IDLE).values[name] = [idle_bytes[name] / 1e6]
-            results.row("memory", _PEAK).values[name] = [child.peak_bytes() / 1e6]
+            results.row("memory", _PEAK).values[name] = [own.peak_bytes() / 1e6]
     return results, models

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,12 +64,26 @@ class Wire:
         http: its base URL is the server's, without ``/v1``.
         model: the id to ask for.
         clock: monotonic seconds.
+        restart: stops the server and starts it again; None for one that runs by itself.
     """
 
-    def __init__(self, http: httpx2.AsyncClient, model: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        http: httpx2.AsyncClient,
+        model: str,
+        clock: Callable[[], float],
+        restart: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self._http = http
         self._model = model
+        self._restart = restart
         self.clock = clock
+
+    async def restart(self) -> None:
+        """Stop the server, start it again, and wait until it answers. Raises BenchError, for one that was not started here too."""
+        if self._restart is None:
+            raise BenchError(f"{self._http.base_url} was not started here, so it cannot be started again.")
+        await self._restart()
 
     async def chat(
         self,

@@ -50,6 +50,7 @@ class Work:
         run: does it once; the name makes its prompts differ from those of every other run.
         context_tokens: the longest prompt and answer together.
         same_prompts: whether every server gets the same token counts; not so where a server's own answers are sent back to it.
+        restarts: whether it stops the servers and starts them again, so that they must have been started here.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Work:
     run: Callable[[Wire, Prompts, str], Awaitable[Trial]]
     context_tokens: int
     same_prompts: bool = True
+    restarts: bool = False
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -189,6 +191,26 @@ def _stall(streams: int, *, long_tokens: int = 4800, new_tokens: int = 600) -> W
     return Work("stall", figures, run, long_tokens + 8)
 
 
+def _restart(history_tokens: int, *, question_tokens: int = 40, new_tokens: int = 16) -> Work:
+    async def run(wire: Wire, prompts: Prompts, seed: str) -> Trial:
+        history = _user(prompts.text(f"{seed}/history", history_tokens))
+        answer = await wire.chat(history, max_tokens=new_tokens)
+        history.append({"role": "assistant", "content": answer.text})
+        history += _user(prompts.text(f"{seed}/question", question_tokens))
+        await wire.restart()
+        sample = await wire.chat(history, max_tokens=new_tokens)
+        return _trial({"first ttft": sample.ttft_s}, [answer, sample], asked=new_tokens)
+
+    return Work(
+        "restart",
+        (Figure("first ttft", "s", "lower"),),
+        run,
+        history_tokens + question_tokens + 2 * new_tokens + 40,
+        same_prompts=False,
+        restarts=True,
+    )
+
+
 def _mixed(requests: int, rate_per_s: float) -> Work:
     async def run(wire: Wire, prompts: Prompts, seed: str) -> Trial:
         """Poisson arrivals: short questions, now and then a long document. The draw is the same for every server."""
@@ -239,5 +261,6 @@ WORKS: tuple[Work, ...] = (
     _turns(12, 10),
     _stall(4),
     _mixed(24, 1.5),
+    _restart(4000),
 )
 """Every work, in the order in which it runs and is reported."""

@@ -13,7 +13,7 @@ from stretto.cli.output import print_error, table
 from stretto.errors import SettingsError
 from stretto.settings import LoadedSettings
 
-_NAMES = "decode, decode-1000, streams-8, streams-16, prefill-512, prefill-2048, turns, stall, mixed"
+_NAMES = "decode, decode-1000, streams-8, streams-16, prefill-512, prefill-2048, turns, stall, mixed, restart"
 
 
 @click.command()
@@ -100,7 +100,14 @@ def bench(
         )
     if len({server.name for server in servers}) < len(servers):
         raise click.BadParameter("two servers have one name; write NAME=URL.", param_hint="--against")
-    works = [known[name] for name in wanted] or list(WORKS)
+    startable = all(server.command is not None for server in servers)
+    for name in wanted:
+        if known[name].restarts and not startable:
+            raise click.BadParameter(
+                f"'{name}' starts the servers again, so give --start, and --against-start for each other one.",
+                param_hint="--work",
+            )
+    works = [known[name] for name in wanted] or [work for work in WORKS if startable or not work.restarts]
     plan = Plan(servers=servers, works=works, rounds=rounds, seed=seed)
     results, models = trio.run(partial(measure, plan, tell=_tell))
     names = [server.name for server in servers]
