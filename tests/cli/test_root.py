@@ -61,7 +61,7 @@ def test_only_the_commands_there_are(run: Run) -> None:
 
 
 def test_version(run: Run) -> None:
-    assert run("version").stdout == f"stretto {__version__}\n"
+    assert run("version").stdout == run("--version").stdout == f"stretto {__version__}\n"
     assert f'"stretto": "{__version__}"' in run("version", "--json").stdout
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from stretto._version import __version__
 from stretto.cli.output import print_error
 from stretto.errors import SettingsError, StrettoError
 
@@ -131,6 +132,7 @@ def _discard_stdout() -> None:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit status: 0 ok, 1 failure, 2 bad arguments or settings.",
 )
+@click.version_option(__version__, message="stretto %(version)s")
 def main() -> None:
     """One daemon that owns one model and serves it to everything on this machine.
 
