@@ -69,7 +69,7 @@ def test_sync(server: ScriptedServer) -> None:
 
 async def test_async(server: ScriptedServer) -> None:
     async with clientlib.AsyncClient(server.path) as client:
-        with anyio.fail_after(20):
+        with anyio.fail_after(90):
             admin = client.admin
             assert await admin.cache_stats() == {"entries": 2, "exact_hits": 5}
             assert await admin.cache_entries() == ENTRIES

@@ -98,4 +98,4 @@ def test_stop_by_clientlib(tmp_path: Path) -> None:
     with running(tmp_path, *ECHO) as daemon:
         with clientlib.Client(socket=daemon.socket) as client:
             client.stop()
-        assert daemon.process.wait(20) == 0
+        assert daemon.process.wait(90) == 0

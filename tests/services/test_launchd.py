@@ -51,7 +51,7 @@ def test_a_wrong_setting_ends_the_job_with_success_and_all_else_is_passed_on(
     )
     command.chmod(0o755)
     process = subprocess.Popen(job["ProgramArguments"], env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
-    assert process.wait(30) == status
+    assert process.wait(90) == status
     calls = (tmp_path / "calls").read_text().splitlines()
     # The daemon has the job's own process id: launchd's signals reach it.
     assert calls == ["serve --print-settings", *(["serve", f"pid {process.pid}"] if served else [])]

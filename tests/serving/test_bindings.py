@@ -337,7 +337,7 @@ async def test_systemd_hands_over_and_the_waiting_request_is_served() -> None:
     process = await trio.lowlevel.open_process(command, stderr=subprocess.PIPE)
     try:
         assert process.stderr is not None
-        with trio.fail_after(40):
+        with trio.fail_after(90):
             said = b""
             while b"Listening" not in said:
                 said += await process.stderr.receive_some()

@@ -32,7 +32,7 @@ class Gate:
 
     def __call__(self, connection: sqlite3.Connection) -> str:
         self.begun.set()
-        assert self.opened.wait(30)
+        assert self.opened.wait(90)
         return "through"
 
 
@@ -137,7 +137,7 @@ async def test_readers_cannot_write_and_see_one_state(store: Store) -> None:
     def twice(connection: sqlite3.Connection) -> tuple[list[str], list[str]]:
         first = names(connection)
         begun.set()
-        assert between.wait(30)
+        assert between.wait(90)
         return first, names(connection)
 
     async with trio.open_nursery() as nursery:

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
-LIMIT_S = 30.0
+LIMIT_S = 90.0
 
 
 class StandIn(socketserver.ThreadingUnixStreamServer):

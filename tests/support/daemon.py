@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 START_LIMIT_S = 240.0
-STOP_LIMIT_S = 30.0
+STOP_LIMIT_S = 90.0
 
 
 @dataclass

@@ -32,7 +32,7 @@ from stretto.engine.windows import WindowBlocks
 from stretto.errors import StrettoError
 from support.engine_echo import TOKENIZER, chat_ids, text_of
 
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 """How long a test waits for another thread before it fails."""
 
 GREEDY = SamplingParams(temperature=0.0)

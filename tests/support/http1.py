@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 def connect(address: int | Path) -> socket.socket:

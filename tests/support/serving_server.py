@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from stretto.serving import Counters, Limits, RefusalBody, bind_tcp, bind_unix, serve
 from stretto.serving.replies import plain_body
 
-PATIENCE_S = 40.0
+PATIENCE_S = 90.0
 """How long a test waits for what must happen; never the measure of anything."""
 
 

@@ -45,7 +45,7 @@ class TableSource:
     ) -> Fetched:
         self.fetches += 1
         self.entered.set()
-        assert self.go_on.wait(30)
+        assert self.go_on.wait(90)
         (scratch / "x.part").write_bytes(b"half")
         files = []
         for path, data in self.files.items():
@@ -185,7 +185,7 @@ def test_two_pulls_at_once_fetch_once(tmp_path: Path, source: TableSource) -> No
     source.go_on.clear()
     first = threading.Thread(target=library(tmp_path, source).pull, args=(HUB,))
     first.start()
-    assert source.entered.wait(30)
+    assert source.entered.wait(90)
     waits: list[Phase] = []
 
     def sleep(_: float) -> None:
@@ -208,7 +208,7 @@ def test_a_model_that_is_being_pulled_cannot_be_removed(tmp_path: Path, source: 
     puller = threading.Thread(target=models.pull, args=(HUB,))
     puller.start()
     try:
-        assert source.entered.wait(30)
+        assert source.entered.wait(90)
         with pytest.raises(StartupError) as caught:
             models.remove("owner--repo")
         assert caught.value.code == "already_running"

@@ -243,7 +243,7 @@ def test_a_stalled_step_waits_for_release_or_close() -> None:
         results: list[object] = []
         thread = threading.Thread(target=_step_into, args=(backend, results))
         thread.start()
-        assert backend.stalled.wait(10)
+        assert backend.stalled.wait(90)
         assert not results
         getattr(backend, ending)()
         thread.join(10)
