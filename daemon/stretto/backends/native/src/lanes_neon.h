@@ -116,11 +116,21 @@ LANE Bytes b_to_fourth(Bytes v, int at, int mask) {
 LANE Bytes b_bit(Bytes v, int at) { return b_to_fourth(v, at, 16); }
 LANE Bytes b_pair(Bytes v, int at) { return b_to_fourth(v, at, 48); }
 
+#if defined(__clang__) && __clang_major__ < 16 && !defined(__ARM_FEATURE_DOTPROD)
+// These hide the intrinsic unless a whole file is compiled for the extension.
+LANE int32x4_t dot(int32x4_t sum, int8x16_t v, int8x16_t w) {
+    __asm__("sdot %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(v), "w"(w));
+    return sum;
+}
+#else
+LANE int32x4_t dot(int32x4_t sum, int8x16_t v, int8x16_t w) { return vdotq_s32(sum, v, w); }
+#endif
+
 LANE Ints i_dot(Ints sum, Bytes w, const int8_t *x) {
     int32_t four;
     memcpy(&four, x, 4);
     const int8x16_t everywhere = vreinterpretq_s8_s32(vdupq_n_s32(four));
-    EACH(i) sum.part[i] = vdotq_s32(sum.part[i], vreinterpretq_s8_u8(w.part[i]), everywhere);
+    EACH(i) sum.part[i] = dot(sum.part[i], vreinterpretq_s8_u8(w.part[i]), everywhere);
     return sum;
 }
 LANE Ints i_dot8(Ints sum, Bytes w, const int8_t *x) { return i_dot(sum, w, x); }
