@@ -39,7 +39,7 @@ from support.http1 import exchange_json
 WANTED = ("decode", "streams-8", "prefill-512", "stall")
 
 
-ROOM = (*ECHO, "--echo", "context_tokens=5000")
+ROOM = (*ECHO, "--echo", "context_tokens=5000,decode_delay_s=0.002")
 
 
 async def ask_too_much(wire: Wire, prompts: Prompts, seed: str) -> Trial:
@@ -72,13 +72,15 @@ async def test_two_servers_are_measured_side_by_side(tmp_path: Path) -> None:
         "decode", "streams-8", "streams-8", "prefill-512", "prefill-512", "stall", "stall",
     ]  # fmt: skip
     assert all(len(row.values[name]) == 2 for row in results.rows for name in "ab")
-    assert all(
-        value > 0
-        for row in results.rows
-        if row.work != "stall"
-        for name in "ab"
-        for value in row.values[name]
-    )
+    by_work = {
+        work: [
+            value for row in results.rows if row.work == work for name in "ab" for value in row.values[name]
+        ]
+        for work in WANTED
+    }
+    assert all(value > 0 for work in ("streams-8", "prefill-512") for value in by_work[work])
+    # On a machine that is busy enough, all of an answer may reach the client in one piece.
+    assert max(by_work["decode"]) > 0
     first, second = (
         [line.rpartition(" ")[2] for line in told if f"round {number}" in line and "broken" not in line]
         for number in (1, 2)
