@@ -13,6 +13,7 @@ from stretto.backends.host import Processor, host_memory, shown, usable_cores
 from stretto.backends.native.kv_format import resolved_kv_dtype
 from stretto.backends.native.prefill import PrefillPlan, Prompts
 from stretto.backends.prefill_record import PrefillRecord
+from stretto.backends.torch import unimportable
 from stretto.errors import SettingsError, StartupError
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def choose_prefill(settings: Settings, source: ModelSource, machine: Processor) 
     if settings.prefill == "native":
         return PrefillPlan(reason="it was asked for")
     obstacle = _obstacle(settings)
+    threads = settings.threads or usable_cores()
     installed = importlib.util.find_spec("torch") is not None
     if settings.prefill == "torch":
         if obstacle:
@@ -48,7 +50,7 @@ def choose_prefill(settings: Settings, source: ModelSource, machine: Processor) 
                 code="backend_unavailable",
                 remedy="Install it with: pip install 'stretto[torch]', or leave --prefill out.",
             )
-        return PrefillPlan(_loader(settings, source), asked=True)
+        return PrefillPlan(_loader(source, threads), asked=True)
     if AMX not in machine.flags:
         obstacle = "this processor has no AMX, without which the kernels are faster"
     elif not installed:
@@ -63,8 +65,8 @@ def choose_prefill(settings: Settings, source: ModelSource, machine: Processor) 
     if obstacle:
         return PrefillPlan(reason=obstacle)
     return PrefillPlan(
-        _loader(settings, source),
-        record=PrefillRecord(settings.state_dir / "prefill.json", _key(settings, source, machine)),
+        _loader(source, threads),
+        record=PrefillRecord(settings.state_dir / "prefill.json", _key(settings, source, machine, threads)),
     )
 
 
@@ -81,11 +83,11 @@ def _obstacle(settings: Settings) -> str:
     return ""
 
 
-def _key(settings: Settings, source: ModelSource, machine: Processor) -> str:
+def _key(settings: Settings, source: ModelSource, machine: Processor, threads: int) -> str:
     parts = (
         source.fingerprint,
         machine.model,
-        settings.threads or usable_cores(),
+        threads,
         settings.kv_dtype,
         settings.activation_bits,
         importlib.metadata.version("torch"),
@@ -94,17 +96,13 @@ def _key(settings: Settings, source: ModelSource, machine: Processor) -> str:
     return " | ".join(map(str, parts))
 
 
-def _loader(settings: Settings, source: ModelSource) -> Callable[[ProgressReport], Prompts]:
+def _loader(source: ModelSource, threads: int) -> Callable[[ProgressReport], Prompts]:
     def load(report: ProgressReport) -> Prompts:
         report("starting PyTorch", 0.0)
         try:
             from stretto.backends.torch.prompts import TorchPrompts
         except ImportError as error:
-            raise StartupError(
-                f"PyTorch cannot be imported ({error}).",
-                code="backend_unavailable",
-                remedy="Install it again: pip install 'stretto[torch]'",
-            ) from error
-        return TorchPrompts(source, settings.threads or usable_cores(), report)
+            raise unimportable(error) from error
+        return TorchPrompts(source, threads, report)
 
     return load

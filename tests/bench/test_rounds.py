@@ -94,15 +94,18 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-async def test_a_server_is_started_measured_and_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """A daemon that can be started: its command line, and where it will answer."""
     for name, value in daemon_environment().items():
         monkeypatch.setenv(name, value)
     port = free_port()
     where = f"--port {port} --socket {tmp_path}/s.sock --state-dir {tmp_path}/state"
-    url = f"http://127.0.0.1:{port}"
-    command = f"{sys.executable} -m stretto serve --backend echo {where}"
+    return f"{sys.executable} -m stretto serve {' '.join(ROOM)} {where}", f"http://127.0.0.1:{port}"
+
+
+async def test_a_server_is_started_measured_and_stopped(own: tuple[str, str]) -> None:
+    command, url = own
     plan = Plan(servers=[ServerPlan("ours", url, command)], works=works("decode"), rounds=2, seed="s")
     results, _ = await measure(plan)
     rows = {(row.work, row.figure): row.values["ours"] for row in results.rows}
@@ -117,14 +120,8 @@ async def test_a_server_is_started_measured_and_stopped(
     assert peak_rss_bytes(child.pid) == 0
 
 
-async def test_a_conversation_goes_on_after_a_restart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in daemon_environment().items():
-        monkeypatch.setenv(name, value)
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    command = f"{sys.executable} -m stretto serve {' '.join(ROOM)} --port {port} --socket {tmp_path}/s.sock --state-dir {tmp_path}/state"
+async def test_a_conversation_goes_on_after_a_restart(own: tuple[str, str], tmp_path: Path) -> None:
+    command, url = own
     plan = Plan(servers=[ServerPlan("ours", url, command)], works=works("restart"), rounds=1, seed="s")
     results, _ = await measure(plan)
     assert results.failures == []

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
+
+from stretto.weights.durable import write_whole
 
 _MOST_ENTRIES = 64
 
@@ -43,13 +44,8 @@ class PrefillRecord:
         entries.pop(self._key, None)
         entries[self._key] = {"native": round(rates.native, 3), "torch": round(rates.torch, 3)}
         kept = dict(list(entries.items())[-_MOST_ENTRIES:])
-        written = self._path.with_suffix(f".{os.getpid()}.tmp")
         with contextlib.suppress(OSError):
-            try:
-                written.write_text(json.dumps(kept, indent=1), encoding="utf-8")
-                written.replace(self._path)
-            finally:
-                written.unlink(missing_ok=True)
+            write_whole(self._path, json.dumps(kept, indent=1).encode())
 
     def _entries(self) -> dict[str, object]:
         try:

@@ -169,9 +169,8 @@ class GuardedConnection(TCPServer):
         connection = self._h11.connection
         if connection.their_state is not h11.IDLE or connection.trailing_data[0] or self._unused:
             return False
-        return (
-            not self._transport.socket.is_readable()
-        )  # a request may lie there that was sent before the end was told
+        # A request may lie there that was sent before the end was told.
+        return not self._transport.socket.is_readable()
 
     def _hoards(self) -> bool:
         """Whether the client has sent so far ahead of its turn that no more is read. Its going is then noticed late."""

@@ -1,4 +1,4 @@
-"""The NEON kernels against the scalar ones, on a processor that is emulated (or is one): Debian's gcc-aarch64-linux-gnu and qemu-user."""
+"""The NEON kernels against the scalar ones, on a processor that is emulated: Debian's gcc-aarch64-linux-gnu and qemu-user."""
 
 from __future__ import annotations
 

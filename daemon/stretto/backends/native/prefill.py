@@ -63,7 +63,7 @@ class Prefill:
         self._plan = plan
         self._clock = clock
         self._prompts: Prompts | None = None
-        self._attached = False
+        self._known: Rates | None = None
         self._tokens = 0
         self.reason = ""
 
@@ -78,9 +78,9 @@ class Prefill:
         if self._plan.make is None:
             self.reason = self._plan.reason
             return
-        known = None if self._plan.record is None else self._plan.record.read()
-        if known is not None and not worth(known):
-            self.reason = said(known)
+        self._known = None if self._plan.record is None else self._plan.record.read()
+        if self._known is not None and not worth(self._known):
+            self.reason = said(self._known)
             return
         try:
             self._prompts = self._plan.make(report)
@@ -107,18 +107,15 @@ class Prefill:
         if self._prompts is None:
             return
         self._prompts.attach(memory, kv_dtype=kv_dtype, block_tokens=block_tokens)
-        self._attached = True
         if self._plan.asked:
             self.reason = "it was asked for"
             return
-        record = self._plan.record
-        known = None if record is None else record.read()
-        if known is None:
-            known = self._measure(native, vocab, blocks=memory.shape[1], block_tokens=block_tokens)
-            if record is not None:
-                record.write(known)
-        self.reason = said(known)
-        if not worth(known):
+        if self._known is None:
+            self._known = self._measure(native, vocab, blocks=memory.shape[1], block_tokens=block_tokens)
+            if self._plan.record is not None:
+                self._plan.record.write(self._known)
+        self.reason = said(self._known)
+        if not worth(self._known):
             self.close()
 
     def _measure(
@@ -143,10 +140,14 @@ class Prefill:
                     best[name] = max(best[name], tokens / max(took_s, 1e-9))
         return Rates(best["native"], best["torch"])
 
-    def take(self, batch: Sequence[Chunk]) -> list[Chunk]:
-        """Compute what is PyTorch's of a step; the rest is the kernels', with all logits, in the same order. Raises BackendFailure."""
-        if self._prompts is None or not self._attached:
-            return list(batch)
+    def take(self, batch: Sequence[Chunk]) -> Sequence[Chunk]:
+        """Compute what is PyTorch's of a step, after ``attach``; the rest is the kernels', with all logits, in the same order.
+
+        Raises:
+            BackendFailure: see ``split`` and ``Prompts``.
+        """
+        if self._prompts is None:
+            return batch
         mine, rest = split(batch)
         if mine:
             self._prompts.forward(mine)
@@ -165,7 +166,6 @@ class Prefill:
     def close(self) -> None:
         """Let go of the weights. Idempotent."""
         self._prompts = None
-        self._attached = False
 
 
 def split(batch: Sequence[Chunk]) -> tuple[list[Chunk], list[Chunk]]:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from stretto.backends.torch.backend import TorchBackend, probe
+from stretto.backends.torch.backend import TorchBackend, probe, unimportable
 
-__all__ = ["TorchBackend", "probe"]
+__all__ = ["TorchBackend", "probe", "unimportable"]

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from stretto.backends.torch.kv import Pool
+from stretto.backends.torch.kv import KVPool, Pool
 from stretto.backends.torch.plan import GroupPlan, Span
 
 
@@ -104,7 +104,7 @@ class BatchedDecodeAttention:
     at every length, since there a call is cheap and memory is not.
     """
 
-    def __init__(self, pool: Pool, spans: Sequence[Span], device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, pool: KVPool, spans: Sequence[Span], device: torch.device, dtype: torch.dtype) -> None:
         self._pool = pool
         self._row, self._rows = spans[0].row, len(spans)
         lengths = np.array([span.tokens for span in spans])
@@ -180,6 +180,7 @@ def plan_attention(
     calls: list[Attention] = []
     decodes = plan.spans[: plan.decodes]
     if batch_decodes and len(decodes) > 1:
+        assert isinstance(pool, KVPool), "where decodes are batched, PyTorch has the KV memory"
         calls.append(BatchedDecodeAttention(pool, decodes, device, dtype))
     else:
         calls.extend(DecodeAttention(pool, span, device) for span in decodes)

@@ -75,11 +75,7 @@ class TorchBackend:
             from stretto.backends.torch.offload import Offload
             from stretto.backends.torch.runtime import Runtime
         except ImportError as error:
-            raise StartupError(
-                f"PyTorch cannot be imported ({error}).",
-                code="backend_unavailable",
-                remedy=f"Install it: {INSTALL}",
-            ) from error
+            raise unimportable(error) from error
         try:
             self._runtime = Runtime(
                 self._source,
@@ -138,6 +134,13 @@ class TorchBackend:
         if self._runtime is None:
             raise BackendFailure("the model is not loaded")
         return self._runtime
+
+
+def unimportable(error: ImportError) -> StartupError:
+    """What a start ends with that needs PyTorch, and cannot import it."""
+    return StartupError(
+        f"PyTorch cannot be imported ({error}).", code="backend_unavailable", remedy=f"Install it: {INSTALL}"
+    )
 
 
 def probe() -> BackendInfo:

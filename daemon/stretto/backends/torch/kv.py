@@ -32,8 +32,6 @@ class Pool(Protocol):
 
     def gather(self, layer: int, blocks: Tensor, offset: int, tokens: int) -> tuple[Tensor, Tensor]: ...
 
-    def gather_slots(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]: ...
-
 
 class KVPool:
     """Keys and values of one layer group, head by head; layers are numbered within it.

@@ -61,9 +61,3 @@ class NativePool:
             for part in (self._keys, self._values)
         )
         return keys.transpose(0, 1).unsqueeze(0), values.transpose(0, 1).unsqueeze(0)
-
-    def gather_slots(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """See KVPool."""
-        where = (slots // self.block_tokens, slots % self.block_tokens)
-        keys, values = (part[layer][where].to(self._dtype) for part in (self._keys, self._values))
-        return keys.transpose(1, 2), values.transpose(1, 2)
