@@ -7,6 +7,7 @@ plain line and an exit status; nothing needs cleaning by hand after a crash.
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import os
 import select
@@ -15,7 +16,6 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,29 +27,15 @@ from stretto.chosen_embedder import choose_embedder
 from stretto.chosen_reranker import choose_reranker
 from stretto.engine import EngineClient, EngineFacts, PrefixStore
 from stretto.errors import SettingsError, StartupError, StoreError
-from stretto.kept import Kept, open_kept
-from stretto.kept_answers import open_answer_cache
-from stretto.ledger import load_provider
+from stretto.kept import open_kept
 from stretto.needs import engine_config
-from stretto.observe import DaemonLog, LifecycleLog, LogConfig, setup_logging
-from stretto.pipeline import Admission, Billing, Pipeline, ServedModel
+from stretto.observe import DaemonLog, LogConfig, setup_logging
 from stretto.prefix_store import open_prefix_store, store_fingerprint
-from stretto.serving import (
-    Counters,
-    Limits,
-    LockFile,
-    LockHeld,
-    Notifier,
-    adopt_listen_fds,
-    bind_tcp,
-    bind_unix,
-    serve,
-)
+from stretto.serving import LockFile, LockHeld, Notifier, adopt_listen_fds, bind_tcp
 
 if TYPE_CHECKING:
-    from stretto.api import Retries
-    from stretto.cache import AnswerCache
-    from stretto.embedding import Embedder, Reranker
+    from stretto.doors import House
+    from stretto.pipeline import Pipeline
     from stretto.settings import Settings
 
 _ENGINE_STOP_S = 5.0
@@ -88,12 +74,6 @@ class Daemon:
         self._notifier = Notifier(os.environ)
         self._stopping = trio.Event()
         self._grace_s = settings.drain_grace_s
-        self._pipeline: Pipeline | None = None
-        self._retries: Retries | None = None
-        self._embedder: Embedder | None = None
-        self._reranker: Reranker | None = None
-        self._kept = Kept()
-        self._cache: AnswerCache | None = None
         self.engine_stuck = False
         """Whether the engine's thread is still in a step (or a load) that does not end."""
 
@@ -123,32 +103,37 @@ class Daemon:
         )
         with ExitStack() as held:
             held.enter_context(_lock_state(settings.state_dir))
-            provider = None if settings.provider_config is None else load_provider(settings.provider_config)
+            provider = None
+            if settings.provider_config is not None:
+                from stretto.ledger import load_provider
+
+                provider = load_provider(settings.provider_config)
             passed = adopt_listen_fds(os.environ)
             if not passed.get("http"):
                 # Say now, not after a long load, that the port is taken; it is bound for good once the model is there.
                 bind_tcp(settings.host, settings.port).close()
             chosen = await trio.to_thread.run_sync(choose_model, settings)
             held.callback(chosen.close)
-            self._embedder = await trio.to_thread.run_sync(choose_embedder, settings)
-            if self._embedder is not None:
-                held.callback(self._embedder.close)
-            self._reranker = await trio.to_thread.run_sync(choose_reranker, settings)
-            if self._reranker is not None:
-                held.callback(self._reranker.close)
+            embedder = await trio.to_thread.run_sync(choose_embedder, settings)
+            if embedder is not None:
+                held.callback(embedder.close)
+            reranker = await trio.to_thread.run_sync(choose_reranker, settings)
+            if reranker is not None:
+                held.callback(reranker.close)
             engine = EngineClient(
                 chosen.backend, engine_config(settings), prefix_store=self._prefix_store(chosen)
             )
-            async with open_kept(
-                settings, provider, (chosen.name, *chosen.aliases), self._embedder
-            ) as self._kept:
+            async with open_kept(settings, provider, (chosen.name, *chosen.aliases), embedder) as kept:
                 try:
                     facts = await self._load(tasks, engine)
                     if facts is None:
                         return 0
-                    if self._kept.ledger is not None:
-                        self._kept.ledger.offer.require_room(facts.max_context_tokens)
-                    await self._serve(held, passed, chosen, engine, facts)
+                    if kept.ledger is not None:
+                        kept.ledger.offer.require_room(facts.max_context_tokens)
+                    await trio.to_thread.run_sync(_import_doors)  # waits for what began with the load
+                    from stretto.doors import House
+
+                    await self._serve(held, passed, House(chosen, engine, facts, embedder, reranker, kept))
                 finally:
                     self.engine_stuck = not await engine.aclose(_ENGINE_STOP_S)
             if self.engine_stuck:
@@ -194,137 +179,28 @@ class Daemon:
             facts = await engine.load(report)
         return None if self._stopping.is_set() else facts
 
-    async def _serve(
-        self,
-        held: ExitStack,
-        passed: dict[str, list[socket.socket]],
-        chosen: ChosenModel,
-        engine: EngineClient,
-        facts: EngineFacts,
-    ) -> None:
-        from stretto.api import Retries, public_app, refusal_body
-        from stretto.control import control_app
+    async def _serve(self, held: ExitStack, passed: dict[str, list[socket.socket]], house: House) -> None:
+        from stretto.doors import Doors
 
-        settings = self._settings
-        self._cache = await self._open_cache(chosen, engine, facts)
-        pipeline = self._pipeline = self._make_pipeline(chosen, engine, facts)
-        control = passed.get("control") or [held.enter_context(bind_unix(settings.socket)).socket]
-        http = passed.get("http") or [held.enter_context(bind_tcp(settings.host, settings.port))]
-        counters = {"http": Counters(), "control": Counters()}
-        pipeline.report("connections", lambda: {name: counter.stats() for name, counter in counters.items()})
-        if self._embedder is not None:
-            pipeline.report("embedder", self._embedder.stats)
-        if self._reranker is not None:
-            pipeline.report("reranker", self._reranker.stats)
-        for name, report in self._kept.reports().items():
-            pipeline.report(name, report)
-        retries = self._retries = Retries(grace_s=settings.retry_grace_s)
-        pipeline.report("retries", retries.stats)
-        if self._cache is not None:
-            pipeline.report("answer_cache", self._cache.stats)
-        limits = self._limits()
-        public = public_app(
-            pipeline,
-            api_key=settings.api_key,
-            ledger=self._kept.ledger,
-            ping_interval_s=settings.ping_interval_s,
-            compat=settings.api_compat,
-            bound_host=settings.host,
-            allowed_hosts=settings.allowed_hosts,
-            cors_origins=settings.cors_origins,
-            embedder=self._embedder,
-            reranker=self._reranker,
-            memory=self._kept.memory,
-            retries=retries,
-            cache=self._cache,
-        )
-        private = control_app(
-            pipeline,
+        doors = Doors(
+            self._settings,
+            self._log,
+            house,
+            stopping=self._stopping,
             on_stop=self._stop,
-            on_drain=self._drain,
-            ledger=self._kept.ledger,
-            ping_interval_s=settings.ping_interval_s,
-            embedder=self._embedder,
-            reranker=self._reranker,
-            memory=self._kept.memory,
-            retries=retries,
-            cache=self._cache,
+            grace_s=lambda: self._grace_s,
         )
+        await doors.open(held, passed)
         async with trio.open_nursery() as helpers:
-            await helpers.start(retries.run)
             async with trio.open_nursery() as nursery:
-                serving = partial(
-                    serve,
-                    limits=limits,
-                    stopping=self._stopping,
-                    grace_s=lambda: self._grace_s,
-                    while_draining=pipeline.wait_idle,
-                    refusal_body=refusal_body,
-                )
-                urls = await nursery.start(partial(serving, public, http, counters=counters["http"]))
-                doors = await nursery.start(partial(serving, private, control, counters=counters["control"]))
-                self._announce(urls[0], doors[0].removeprefix("unix:"), chosen, facts)
-                helpers.start_soon(self._feed_watchdog, pipeline)
+                url, control = await nursery.start(doors.run)
+                _collect_garbage()
+                self._announce(url, control, house.chosen, house.facts)
+                helpers.start_soon(self._feed_watchdog, doors.pipeline)
                 await self._stopping.wait()
-                pipeline.drain()
-                retries.drain()
                 self._notifier.stopping("Draining")
                 self._notifier.extend_timeout(self._grace_s + _END_S)
-                self._log.draining("stop", requests=len(pipeline.requests()), grace_s=self._grace_s)
             helpers.cancel_scope.cancel()
-
-    async def _open_cache(
-        self, chosen: ChosenModel, engine: EngineClient, facts: EngineFacts
-    ) -> AnswerCache | None:
-        """The answer cache, if it is on; memory tells it when what answers were made with has changed."""
-        store, memory = self._kept.store, self._kept.memory
-        if self._settings.semantic_cache == "off" or store is None:
-            return None
-        cache = await open_answer_cache(
-            self._settings, store, chosen, facts, engine, self._embedder, self._log
-        )
-        if memory is not None:
-            memory.on_change = cache.session_changed
-        return cache
-
-    def _make_pipeline(self, chosen: ChosenModel, engine: EngineClient, facts: EngineFacts) -> Pipeline:
-        settings = self._settings
-        model = ServedModel(
-            id=chosen.name,
-            aliases=tuple(dict.fromkeys((*chosen.aliases, *settings.model_alias))),
-            created=chosen.created,
-            context_tokens=facts.max_context_tokens,
-            family=facts.spec.family,
-            backend=chosen.backend_name,
-            device=facts.spec.device,
-            dtype=facts.spec.dtype,
-        )
-        return Pipeline(
-            model=model,
-            engine=engine,
-            tokenizer=chosen.tokenizer,
-            template=chosen.template,
-            admission=Admission(settings.max_batch, settings.queue_limit, waiting=engine.held_back),
-            log=LifecycleLog(),
-            billing=Billing(self._kept.ledger),
-            step_deadline_s=settings.step_deadline_s,
-            default_max_tokens=settings.default_max_tokens,
-            memory=self._kept.memory,
-            cache=self._cache,
-            cache_block_tokens=settings.block_tokens if settings.prefix_cache == "on" else 0,
-            tool_dialect=settings.tool_dialect,
-        )
-
-    def _limits(self) -> Limits:
-        settings = self._settings
-        return Limits(
-            max_connections=settings.max_connections,
-            body_bytes=settings.max_body_bytes,
-            header_timeout_s=settings.header_timeout_s,
-            body_timeout_s=settings.body_timeout_s,
-            write_timeout_s=settings.write_timeout_s,
-            drain_grace_s=settings.drain_grace_s,
-        )
 
     def _announce(self, url: str, socket_path: str, chosen: ChosenModel, facts: EngineFacts) -> None:
         """The one line on stdout, for people and for supervisors; flushed at once."""
@@ -368,12 +244,6 @@ class Daemon:
             if pipeline.health().state not in ("stalled", "engine_lost"):
                 self._notifier.watchdog()
             await trio.sleep(interval_s)
-
-    def _drain(self) -> None:
-        if self._pipeline is not None and self._retries is not None:
-            self._pipeline.drain()
-            self._retries.drain()
-            self._log.draining("asked", requests=len(self._pipeline.requests()))
 
     def _stop(self, grace_s: float | None) -> None:
         if grace_s is not None:
@@ -419,10 +289,15 @@ def _lock_state(directory: Path) -> LockFile:
         ) from error
 
 
+def _collect_garbage() -> None:
+    """Begin to collect garbage, after a start without. What is here now stays for good, so no collection looks through it."""
+    gc.freeze()
+    gc.enable()
+
+
 def _import_doors() -> None:
-    """Import what serves while the model loads, which takes other threads' time: half a second less on a slow machine."""
-    import stretto.api
-    import stretto.control  # noqa: F401
+    """Import what serves while the model loads, which takes other threads' time."""
+    import stretto.doors  # noqa: F401
 
 
 async def _cancel_at(event: trio.Event, scope: trio.CancelScope) -> None:

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stretto.errors import EngineError, StoreError
-from stretto.ledger import Ledger, Provider
-from stretto.memory import Meaning, SessionMemory
-from stretto.store import FILE_NAME, Store
-from stretto.tables import SCHEMAS
 
 if TYPE_CHECKING:
     from stretto.embedding import Embedder
+    from stretto.ledger import Ledger, Provider
+    from stretto.memory import Meaning, SessionMemory
     from stretto.memory.meaning import Float32Array
     from stretto.settings import Settings
+    from stretto.store import Store
 
 
 _log = logging.getLogger(__name__)
@@ -45,6 +44,7 @@ class Kept:
 
 def meaning_of(embedder: Embedder) -> Meaning:
     """What session memory finds exchanges by; a text that cannot be embedded has none."""
+    from stretto.memory import Meaning
 
     async def embed(text: str) -> Float32Array | None:
         try:
@@ -78,6 +78,12 @@ async def open_kept(
     if not settings.memory and offer is None and settings.semantic_cache == "off":
         yield Kept()
         return
+    # Only who keeps something pays for importing what keeps it.
+    from stretto.ledger import Ledger
+    from stretto.memory import SessionMemory
+    from stretto.store import FILE_NAME, Store
+    from stretto.tables import SCHEMAS
+
     async with await Store.open(settings.state_dir / FILE_NAME, SCHEMAS) as store:
         memory = ledger = None
         if settings.memory:

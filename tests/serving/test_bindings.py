@@ -15,7 +15,8 @@ import trio
 from starlette.types import Receive, Scope, Send
 
 from stretto.errors import StartupError
-from stretto.serving import LockFile, LockHeld, Peer, address_of, adopt_listen_fds, bind_tcp, bind_unix
+from stretto.serving import LockFile, LockHeld, Peer, adopt_listen_fds, bind_tcp, bind_unix
+from stretto.serving.server import address_of
 from support.serving_server import get, hello, parse_replies, running
 
 
@@ -322,7 +323,7 @@ async def test_systemd_hands_over_and_the_waiting_request_is_served() -> None:
     with bind_tcp("127.0.0.1", 0) as probe:
         port = probe.getsockname()[1]
     code = (
-        "import os, trio\nfrom stretto.serving import adopt_listen_fds, serve, Limits\n"
+        "import os, trio\nfrom stretto.serving import adopt_listen_fds, Limits\nfrom stretto.serving.server import serve\n"
         "socks = adopt_listen_fds(os.environ)['http']\n"
         "async def app(scope, receive, send):\n"
         "    await send({'type': 'http.response.start', 'status': 204, 'headers': []})\n"

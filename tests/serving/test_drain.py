@@ -175,7 +175,8 @@ async def test_an_application_that_ignores_everything_is_cut() -> None:
 
 
 async def test_the_grace_can_be_decided_at_the_stop() -> None:
-    from stretto.serving import Limits, bind_tcp, serve
+    from stretto.serving import Limits, bind_tcp
+    from stretto.serving.server import serve
 
     entered = trio.Event()
 
@@ -214,7 +215,8 @@ async def test_the_grace_can_be_decided_at_the_stop() -> None:
 
 
 async def test_cancelling_serve_stops_at_once() -> None:
-    from stretto.serving import Limits, bind_tcp, serve
+    from stretto.serving import Limits, bind_tcp
+    from stretto.serving.server import serve
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await trio.sleep_forever()

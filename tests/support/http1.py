@@ -73,13 +73,15 @@ def dechunk(data: bytes) -> bytes:
 
 
 def read_until(sock: socket.socket, marker: bytes) -> bytes:
-    """Read until ``marker`` has come."""
-    received = b""
-    while marker not in received:
+    """Read until ``marker`` has come; looks at each byte once, or a stream could outrun it."""
+    received = bytearray()
+    seen = 0
+    while received.find(marker, max(0, seen - len(marker))) < 0:
+        seen = len(received)
         piece = sock.recv(65536)
-        assert piece, f"closed before {marker!r}: {received!r}"
+        assert piece, f"closed before {marker!r}: {bytes(received)!r}"
         received += piece
-    return received
+    return bytes(received)
 
 
 def chat(text: str = "hello", **fields: Any) -> dict[str, Any]:

@@ -15,8 +15,9 @@ import trio
 import trio.testing
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from stretto.serving import Counters, Limits, RefusalBody, bind_tcp, bind_unix, serve
+from stretto.serving import Counters, Limits, RefusalBody, bind_tcp, bind_unix
 from stretto.serving.replies import plain_body
+from stretto.serving.server import serve
 
 PATIENCE_S = 90.0
 """How long a test waits for what must happen; never the measure of anything."""

@@ -1,4 +1,4 @@
-"""HTTP serving under guard; knows nothing of models."""
+"""HTTP serving under guard; knows nothing of models. ``stretto.serving.server`` has the server itself, and imports hypercorn."""
 
 from stretto.serving.activation import adopt_listen_fds
 from stretto.serving.client_watch import ClientDisconnected, read_body, run_until_disconnect
@@ -10,7 +10,6 @@ from stretto.serving.lock_file import LockFile, LockHeld
 from stretto.serving.peer import Peer
 from stretto.serving.replies import Header, Refusal, RefusalBody
 from stretto.serving.sd_notify import Notifier
-from stretto.serving.server import address_of, serve
 from stretto.serving.tcp_binding import bind_tcp
 from stretto.serving.unix_binding import UnixBinding, bind_unix
 
@@ -30,7 +29,6 @@ __all__ = [
     "Refusal",
     "RefusalBody",
     "UnixBinding",
-    "address_of",
     "adopt_listen_fds",
     "bind_tcp",
     "bind_unix",
@@ -38,5 +36,4 @@ __all__ = [
     "drain_of",
     "read_body",
     "run_until_disconnect",
-    "serve",
 ]
