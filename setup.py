@@ -11,11 +11,11 @@ from setuptools.command.build_ext import build_ext
 
 SOURCES = "daemon/stretto/backends/native/src"
 NAMES = (
-    "api", "blocks", "cache", "dispatch", "kernels_avx2", "kernels_avx512", "kernels_neon", "kernels_scalar",
+    "api", "blocks", "cache", "dispatch", "kernels_avx2", "kernels_avx512", "kernels_avx512_bf16", "kernels_neon", "kernels_scalar",
     "operations", "pack", "pool", "scratch", "step",
 )  # fmt: skip
 HEADERS = (
-    "attention", "cache", "kernels", "kernels_body", "lanes_avx2", "lanes_avx512", "lanes_neon", "lanes_scalar",
+    "attention", "attention_pairs", "cache", "kernels", "kernels_body", "lanes_avx2", "lanes_avx512", "lanes_neon", "lanes_scalar",
     "matmul", "matrix", "pool", "rows", "state", "step",
 )  # fmt: skip
 

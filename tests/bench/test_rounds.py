@@ -61,6 +61,7 @@ async def test_two_servers_are_measured_side_by_side(tmp_path: Path) -> None:
             servers=[ServerPlan("a", a.url), ServerPlan("b", b.url)],
             works=[*works(*WANTED), BROKEN],
             rounds=2,
+            warm_ups=0,
             seed="s",
         )
         results, models = await measure(plan, tell=told.append)
@@ -85,6 +86,7 @@ async def test_two_servers_are_measured_side_by_side(tmp_path: Path) -> None:
         [line.rpartition(" ")[2] for line in told if f"round {number}" in line and "broken" not in line]
         for number in (1, 2)
     )
+    assert not any("round 0" in line for line in told)
     assert first == ["a", "b"] * 4
     assert second == ["b", "a"] * 4
 
@@ -187,7 +189,7 @@ def test_a_ratio_above_one_is_better_whichever_way_the_figure_goes() -> None:
     assert rows[0] == ["decode", "decode (tokens/s)", "20", "10", "2.00x"]
     assert rows[1] == ["prefill-512", "ttft (s)", "0.5", "2", "4.00x"]
     assert rows[2] == ["start", "ready (s)", "1", "-", "-"]
-    written = json.loads(json.dumps(document(results(), ["a", "b"], rounds=3, models={"a": "m"})))
+    written = json.loads(json.dumps(document(results(), ["a", "b"], rounds=3, warm_ups=1, models={"a": "m"})))
     assert written["rows"][0]["values"] == {"a": [10, 30, 20], "b": [10, 5, 40]}
     assert [row["ratios"]["b"] for row in written["rows"]] == [2.0, 4.0, None]
 

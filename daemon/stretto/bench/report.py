@@ -35,6 +35,7 @@ def document(
     targets: Sequence[str],
     *,
     rounds: int,
+    warm_ups: int,
     models: dict[str, str],
     at: datetime | None = None,
 ) -> dict[str, Any]:
@@ -50,6 +51,7 @@ def document(
             "python": platform.python_version(),
         },
         "rounds": rounds,
+        "warm_ups": warm_ups,
         "models": models,
         "rows": [
             {

@@ -83,10 +83,11 @@ async def run_rounds(
     works: Sequence[Work],
     *,
     rounds: int,
+    warm_ups: int = 1,
     seed: str,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Results:
-    """Do each work ``rounds`` times with each target, after one that is not counted.
+    """Do each work ``rounds`` times with each target, after ``warm_ups`` that are not counted.
 
     In a round each work goes to one target after the other, and which comes first changes with the round. Every target gets the
     same prompts, and no prompt is used twice but by the other targets. A work in which a server fails, or does not give the tokens
@@ -98,7 +99,7 @@ async def run_rounds(
     results = Results()
     prompts = await calibrate(targets[0].wire)
     left = list(works)
-    for number in range(rounds + 1):
+    for number in range(1 - warm_ups, rounds + 1):
         order = targets if number % 2 else targets[::-1]
         for work in tuple(left):
             trials: dict[str, Trial] = {}
@@ -114,7 +115,7 @@ async def run_rounds(
                 left.remove(work)
                 results.failures.append(f"{work.name}: {failure}")
                 continue
-            if number:  # the first one warmed up
+            if number > 0:
                 _record(results, work, targets, trials)
     return results
 

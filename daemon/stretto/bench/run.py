@@ -45,6 +45,7 @@ class Plan:
         servers: the first is compared with each other one.
         works: see ``WORKS``.
         rounds: how often each work counts.
+        warm_ups: how often each is done before, uncounted.
         seed: decides all texts and draws.
         start_limit_s: longest time a server may take until it answers.
     """
@@ -53,6 +54,7 @@ class Plan:
     works: Sequence[Work]
     rounds: int
     seed: str
+    warm_ups: int = 1
     start_limit_s: float = 300.0
 
 
@@ -105,7 +107,9 @@ async def measure(
             models[server.name] = server.model or await model_of(http)
             restart = children[server.name].restart if server.name in children else None
             targets.append(Target(server.name, Wire(http, models[server.name], clock, restart)))
-        results = await run_rounds(targets, plan.works, rounds=plan.rounds, seed=plan.seed, tell=tell)
+        results = await run_rounds(
+            targets, plan.works, rounds=plan.rounds, warm_ups=plan.warm_ups, seed=plan.seed, tell=tell
+        )
         for name, values in starts.items():
             results.row("start", _READY).values[name] = values
         for name, own in children.items():

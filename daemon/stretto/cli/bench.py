@@ -37,6 +37,13 @@ _NAMES = "decode, decode-1000, streams-8, streams-16, prefill-512, prefill-2048,
 @click.option(
     "--rounds", type=click.IntRange(1, 1000), default=5, show_default=True, help="How often each work counts."
 )
+@click.option(
+    "--warm-ups",
+    type=click.IntRange(0, 9),
+    default=1,
+    show_default=True,
+    help="How often each work is done before, uncounted.",
+)
 @click.option("--seed", default="1", show_default=True, help="Decides all texts.")
 @click.option(
     "--json",
@@ -59,6 +66,7 @@ def bench(
     commands: tuple[str, ...],
     wanted: tuple[str, ...],
     rounds: int,
+    warm_ups: int,
     seed: str,
     json_path: Path | None,
     plot_path: Path | None,
@@ -108,7 +116,7 @@ def bench(
                 param_hint="--work",
             )
     works = [known[name] for name in wanted] or [work for work in WORKS if startable or not work.restarts]
-    plan = Plan(servers=servers, works=works, rounds=rounds, seed=seed)
+    plan = Plan(servers=servers, works=works, rounds=rounds, seed=seed, warm_ups=warm_ups)
     results, models = trio.run(partial(measure, plan, tell=_tell))
     names = [server.name for server in servers]
     if str(json_path) != "-":
@@ -118,7 +126,7 @@ def bench(
     for failure in results.failures:
         print_error(failure)
     if json_path is not None:
-        text = json.dumps(document(results, names, rounds=rounds, models=models), indent=2)
+        text = json.dumps(document(results, names, rounds=rounds, warm_ups=warm_ups, models=models), indent=2)
         if str(json_path) == "-":
             click.echo(text)
         else:

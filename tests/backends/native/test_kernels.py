@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,8 @@ from stretto.backends.native.kv_format import KV_FORMAT_NUMBERS
 from stretto.backends.native.library import ENCODING_NUMBERS, Library, address
 from stretto.weights.blocks import RawTensor, dequantise
 from support.native_kernels import (
+    FloatArray,
+    PagedCache,
     attend,
     attend_reference,
     eight_bits,
@@ -150,10 +154,25 @@ def test_attention_reads_scattered_blocks(kernels: str, kv_dtype: str, block_tok
         )
         for kv_head in range(kv_heads):
             out = attend(LIBRARY, kernels, cache, queries, start, kv_head)
+            if (kernels, kv_dtype) == ("avx512-bf16", "bfloat16"):
+                seen, off = attend_in_pairs(cache, queries, start, kv_head)
+                assert bool((np.abs(out - seen) <= off).all())
+                continue
             expected = attend_reference(cache, queries, start, kv_head)
             # The queries are spread in float32, and scores of the large dimension round like its size.
             loose = 5 if kv_dtype == "int8" else 1
             np.testing.assert_allclose(out, expected, rtol=loose * 2e-5, atol=loose * 2e-6)
+
+
+def attend_in_pairs(
+    cache: PagedCache, queries: FloatArray, start: int, kv_head: int
+) -> tuple[FloatArray, FloatArray]:
+    """The reference for scaled queries rounded to bfloat16, and how far rounded weights may be from it: half of their last bit
+    each, so as much of the mean of the values' sizes; and the rounding of float32 sums."""
+    factor = np.float32(1) / np.sqrt(np.float32(queries.shape[-1]))
+    rounded = torch.from_numpy(queries * factor).bfloat16().float().numpy() / factor
+    sizes = attend_reference(replace(cache, values=np.abs(cache.values)), rounded, start, kv_head)
+    return attend_reference(cache, rounded, start, kv_head), sizes * 2.0**-8 + 1e-5
 
 
 def packed_head(kernels: str, x: np.ndarray, *, spread_out: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -147,14 +147,32 @@ LANE void soften(const Piece *pieces, int found, int visible, size_t head_size, 
     *total += f_sum(sum);
 }
 
+#ifdef BF16_PAIRS
+#include "attention_pairs.h"
+#endif
+
 LANE void attend_some(const int format, const int count, const Attention *a, const Piece *pieces, int found, int token,
                       int first, float *queries, float *outputs, float *scores, float *highest, float *total) {
     const size_t head_size = (size_t)a->kv.head_size, at = (size_t)first;
-    for (int piece = 0; piece < found; piece++)
-        score(format, count, a, &pieces[piece], queries + at * head_size, scores + at * TOKEN_TILE + piece * PANEL);
+    for (int piece = 0; piece < found; piece++) {
+        float *to = scores + at * TOKEN_TILE + piece * PANEL;
+#ifdef BF16_PAIRS
+        if (format == KV_BF16) {
+            score_pairs(count, a, &pieces[piece], queries + at * head_size, to);
+            continue;
+        }
+#endif
+        score(format, count, a, &pieces[piece], queries + at * head_size, to);
+    }
     for (int i = first; i < first + count; i++)
         soften(pieces, found, a->start + i / a->per_position + 1 - token, head_size, scores + (size_t)i * TOKEN_TILE,
                outputs + (size_t)i * head_size, highest + i, total + i);
+#ifdef BF16_PAIRS
+    if (format == KV_BF16) {
+        mix_pairs(count, a, pieces, found, scores + at * TOKEN_TILE, outputs + at * head_size);
+        return;
+    }
+#endif
     mix(format, count, a, pieces, found, scores + at * TOKEN_TILE, outputs + at * head_size);
 }
 
@@ -166,6 +184,9 @@ LANE void attend_all(const int format, const Attention *a) {
     for (int i = 0; i < a->queries; i++) {
         for (size_t d = 0; d < head_size; d++) queries[(size_t)i * head_size + d] = a->query[i][d] * factor;
         if (format == KV_INT8) spread_head(queries + (size_t)i * head_size, a->kv.head_size);
+#ifdef BF16_PAIRS
+        if (format == KV_BF16) pair_query(queries + (size_t)i * head_size, head_size);
+#endif
         highest[i] = -INFINITY;
         total[i] = 0;
     }
@@ -174,18 +195,17 @@ LANE void attend_all(const int format, const Attention *a) {
     for (int next = a->first_token; next < a->end_token;) {
         const int token = next, found = find_pieces(format, a, &next, pieces);
         int i = 0;
-        if (TILE_MOST >= 8)
-            for (; a->queries - i >= 8; i += 8)
-                attend_some(format, 8, a, pieces, found, token, i, queries, outputs, scores, highest, total);
-        if (TILE_MOST >= 4)
-            for (; a->queries - i >= 4; i += 4)
-                attend_some(format, 4, a, pieces, found, token, i, queries, outputs, scores, highest, total);
-        if (TILE_MOST >= 8 && a->queries - i >= 3) {
-            attend_some(format, 3, a, pieces, found, token, i, queries, outputs, scores, highest, total);
-            i += 3;
-        }
-        for (; i < a->queries; i++)
-            attend_some(format, 1, a, pieces, found, token, i, queries, outputs, scores, highest, total);
+        // A query costs least where the keys and values that were loaded serve many.
+#define ATTEND_BY(count)                                                                                               \
+    for (; a->queries - i >= count; i += count)                                                                        \
+        attend_some(format, count, a, pieces, found, token, i, queries, outputs, scores, highest, total)
+        if (TILE_MOST >= 8) ATTEND_BY(8);
+        if (TILE_MOST >= 8) ATTEND_BY(6);
+        if (TILE_MOST >= 4) ATTEND_BY(4);
+        if (TILE_MOST >= 8) ATTEND_BY(3);
+        if (TILE_MOST >= 4) ATTEND_BY(2);
+        ATTEND_BY(1);
+#undef ATTEND_BY
     }
     for (int i = 0; i < a->queries; i++) {
         const float scale = a->highest ? 1.0f : 1.0f / total[i];
@@ -196,9 +216,11 @@ LANE void attend_all(const int format, const Attention *a) {
     }
 }
 
-KERNEL __attribute__((noinline)) void attend_f32(const Attention *a) { attend_all(KV_F32, a); }
 KERNEL __attribute__((noinline)) void attend_bf16(const Attention *a) { attend_all(KV_BF16, a); }
+#ifndef BF16_PAIRS
+KERNEL __attribute__((noinline)) void attend_f32(const Attention *a) { attend_all(KV_F32, a); }
 KERNEL __attribute__((noinline)) void attend_int8(const Attention *a) { attend_all(KV_INT8, a); }
 KERNEL void attend(const Attention *a) {
     (a->kv.format == KV_F32 ? attend_f32 : a->kv.format == KV_BF16 ? attend_bf16 : attend_int8)(a);
 }
+#endif

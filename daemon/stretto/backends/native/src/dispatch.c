@@ -13,7 +13,7 @@
 #endif
 #endif
 
-enum { KINDS = 3 };
+enum { KINDS = 4 };
 
 #if defined(__x86_64__)
 // The compiler's own checks ask the operating system as well, whether it saves the registers.
@@ -21,6 +21,12 @@ static int has_avx512(void) {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
 }
+#if defined(HAS_AVX512_BF16)
+static int has_bf16(void) {  // GCC before 11 knows no name for it
+    unsigned a, b, c, d;
+    return has_avx512() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & (1u << 5)) != 0;
+}
+#endif
 static int has_f16c(void) {  // GCC before 11 and Clang before 19 know no name for it
     unsigned a, b, c, d;
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
@@ -45,6 +51,9 @@ const Kernels *kernels_at(int n) {
     int count = 0;
 #if defined(__x86_64__)
     __builtin_cpu_init();
+#if defined(HAS_AVX512_BF16)
+    if (has_bf16()) kinds[count++] = &kernels_avx512_bf16;
+#endif
     if (has_avx512()) kinds[count++] = &kernels_avx512;
     if (has_avx2()) kinds[count++] = &kernels_avx2;
 #elif defined(__aarch64__)

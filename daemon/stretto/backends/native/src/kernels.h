@@ -86,7 +86,14 @@ static inline size_t attention_scratch(void) {
     return QUERY_TILE * (HEAD_MOST * 2 + TOKEN_TILE + 4);
 }
 
-extern const Kernels kernels_scalar, kernels_avx2, kernels_avx512, kernels_neon;
+extern const Kernels kernels_scalar, kernels_avx2, kernels_avx512, kernels_avx512_bf16, kernels_neon;
+
+// Compilers before GCC 10 and Clang 9 know no products of bfloat16.
+#if defined(__x86_64__) && defined(__has_include)
+#if __has_include(<avx512bf16intrin.h>)
+#define HAS_AVX512_BF16
+#endif
+#endif
 
 // Kernels by name, or the best that this processor has for NULL or ""; NULL when it lacks what is named.
 const Kernels *find_kernels(const char *name);

@@ -4,6 +4,11 @@
 
 #include "kernels_body.h"
 
+#if defined(HAS_AVX512_BF16)
+void attend_avx512_bf16(const Attention *a);
+const Kernels kernels_avx512_bf16 = {"avx512-bf16", quantise, multiply, norm, gate, attend_avx512_bf16, pack_head};
+#endif
+
 #else
 
 // ISO C wants a declaration.

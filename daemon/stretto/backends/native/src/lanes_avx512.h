@@ -1,4 +1,4 @@
-// Sixteen lanes in one AVX-512 register; products by VNNI.
+// Sixteen lanes in one AVX-512 register; products by VNNI. With BF16_PAIRS, of pairs of bfloat16 too.
 #ifndef STRETTO_LANES_H
 #define STRETTO_LANES_H
 
@@ -8,11 +8,16 @@
 
 #include "matrix.h"
 
+#ifdef BF16_PAIRS
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c")))
+#define KERNEL static __attribute__((unused)) TARGET  // attention is all that differs
+#else
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")))
-#define LANE static INLINED TARGET
 #define KERNEL static TARGET
 #define KERNELS kernels_avx512
 #define KERNELS_NAME "avx512-vnni"
+#endif
+#define LANE static INLINED TARGET
 // VNNI multiplies unsigned by signed bytes: 8-bit weights are made unsigned.
 enum { EIGHT_BIT_ZERO = 128 };
 
@@ -48,6 +53,23 @@ LANE Floats f_bf16(const uint16_t *from) {
     const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)from));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
+#ifdef BF16_PAIRS
+typedef __m512i Pairs;
+// Of two rows of 16 bfloat16, what stands one above the other.
+LANE Pairs f_pairs(const uint16_t *low, const uint16_t *high) {
+    const __m512i first = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)low));
+    const __m512i second = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)high));
+    return _mm512_or_si512(first, _mm512_slli_epi32(second, 16));
+}
+// To each lane's sum the products of its pair and one pair.
+LANE Floats f_dot_pairs(Floats sum, Pairs a, uint32_t pair) {
+    return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)_mm512_set1_epi32((int)pair));
+}
+LANE void f_store_bf16(uint16_t *to, Floats a) {
+    const __m256bh packed = _mm512_cvtneps_pbh(a);
+    memcpy(to, &packed, sizeof packed);
+}
+#endif
 LANE Floats f_unsigned(const uint8_t *from) {
     return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)from)));
 }
