@@ -104,13 +104,18 @@ def test_activations_are_quantised_by_the_definition(kernels: str, fine: bool) -
     values, rest = np.empty(x.shape, dtype=np.int8), np.zeros(x.shape, dtype=np.int8)
     scales, sums = (np.empty((6, 3), dtype=np.float32) for _ in range(2))
     halves = np.empty((6, 6), dtype=np.float32)
-    LIBRARY.call.stretto_quantise(
+    kind = LIBRARY.call.stretto_quantise(
         kernels.encode(), address(x), x.size, address(values), address(rest) if fine else None,
         address(scales), address(sums), address(halves),
     )  # fmt: skip
     expected = quantised_activations(x, fine=fine)
     expected[0] = 0  # beside anything else these are zeros; their scale has no inverse in float32
-    seen = (values + rest / np.float32(254)).reshape(6, 3, 32) * scales[:, :, None]
+    if kind == 2:  # words: of four columns the first and the third, then the second and the fourth
+        pairs = (part.view(np.int16).reshape(6, -1, 2) for part in (values, rest))
+        whole = np.stack(list(pairs), axis=-1).reshape(x.shape).astype(np.float32)
+    else:
+        whole = values + rest / np.float32(254)
+    seen = whole.reshape(6, 3, 32) * scales[:, :, None]
     np.testing.assert_allclose(seen.reshape(x.shape)[1:], expected[1:], rtol=1e-5, atol=0)
     assert not values[0].any()
     for row in range(6):

@@ -99,12 +99,13 @@ API int stretto_pack_head(const char *kernels, const float *x, int head_size, in
     return found != NULL;
 }
 
+// 2 where `fine` makes words of them; see Activations.
 API int stretto_quantise(const char *kernels, const float *x, int columns, int8_t *values, int8_t *fine, float *scales,
                          float *sums, float *halves) {
     const Kernels *found = find_kernels(kernels);
     const Activations to = {columns, 1, values, fine, scales, sums, halves};
     if (found) found->quantise(x, columns, &to, 0, 0);
-    return found != NULL;
+    return !found ? 0 : fine && found->words ? 2 : 1;
 }
 
 // out [rows][matrix rows] = x [rows][columns] times the matrix's rows, plus bias; `fine` as FLAG_FINE.

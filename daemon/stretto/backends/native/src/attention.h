@@ -40,6 +40,16 @@ LANE Floats load_cached(const int format, const uint8_t *base, size_t index) {
                              : f_load((const float *)(const void *)base + index);
 }
 
+// Adds to the scores what every second dimension from `first` on gives.
+LANE void score_every_second(const int format, const int count, const Attention *a, const uint8_t *keys, size_t first, size_t end,
+                             const float *queries, Floats *sums) {
+    for (size_t d = first; d < end; d += 2) {
+        const Floats key = load_cached(format, keys, d * (size_t)a->kv.padded);
+#pragma GCC unroll 8
+        for (int i = 0; i < count; i++) sums[i] = f_fma(key, f_set(queries[(size_t)i * (size_t)a->kv.head_size + d]), sums[i]);
+    }
+}
+
 // Scores of `count` queries with the 16 tokens of a piece, whose keys lie `padded` apart by dimension. Lanes beyond the
 // piece hold whatever lies there and are masked by the caller.
 LANE void score(const int format, const int count, const Attention *a, const Piece *piece, const float *queries,
@@ -54,15 +64,20 @@ LANE void score(const int format, const int count, const Attention *a, const Pie
         Floats even[8], odd[8];
 #pragma GCC unroll 8
         for (int i = 0; i < count; i++) even[i] = odd[i] = f_set(0);
-        for (size_t d = first; d < end; d += 2) {
-            const Floats one = load_cached(format, piece->keys, d * padded);
-            const Floats two = load_cached(format, piece->keys, (d + 1) * padded);
+        if (count <= TWO_CHAINS_MOST) {
+            for (size_t d = first; d < end; d += 2) {
+                const Floats one = load_cached(format, piece->keys, d * padded);
+                const Floats two = load_cached(format, piece->keys, (d + 1) * padded);
 #pragma GCC unroll 8
-            for (int i = 0; i < count; i++) {
-                const float *query = queries + (size_t)i * head_size + d;
-                even[i] = f_fma(one, f_set(query[0]), even[i]);
-                odd[i] = f_fma(two, f_set(query[1]), odd[i]);
+                for (int i = 0; i < count; i++) {
+                    const float *query = queries + (size_t)i * head_size + d;
+                    even[i] = f_fma(one, f_set(query[0]), even[i]);
+                    odd[i] = f_fma(two, f_set(query[1]), odd[i]);
+                }
             }
+        } else {  // one after the other: the sums are the same bits, however many queries there are
+            score_every_second(format, count, a, piece->keys, first, end, queries, even);
+            score_every_second(format, count, a, piece->keys, first + 1, end, queries, odd);
         }
         const Floats scales = format == KV_INT8 ? f_bf16(piece->key_scales + first / KV_GROUP * padded) : f_set(1.0f);
 #pragma GCC unroll 8
@@ -199,11 +214,11 @@ LANE void attend_all(const int format, const Attention *a) {
 #define ATTEND_BY(count)                                                                                               \
     for (; a->queries - i >= count; i += count)                                                                        \
         attend_some(format, count, a, pieces, found, token, i, queries, outputs, scores, highest, total)
-        if (TILE_MOST >= 8) ATTEND_BY(8);
-        if (TILE_MOST >= 8) ATTEND_BY(6);
-        if (TILE_MOST >= 4) ATTEND_BY(4);
-        if (TILE_MOST >= 8) ATTEND_BY(3);
-        if (TILE_MOST >= 4) ATTEND_BY(2);
+        if (QUERIES_MOST >= 8) ATTEND_BY(8);
+        if (QUERIES_MOST >= 6) ATTEND_BY(6);
+        if (QUERIES_MOST >= 4) ATTEND_BY(4);
+        if (QUERIES_MOST >= 4) ATTEND_BY(3);
+        if (QUERIES_MOST >= 4) ATTEND_BY(2);
         ATTEND_BY(1);
 #undef ATTEND_BY
     }

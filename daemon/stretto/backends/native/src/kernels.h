@@ -8,8 +8,9 @@
 #include "matrix.h"
 
 // Rows of activations, quantised in groups of 32: value = scales[group] * (values + fine / FINE_STEPS). Without `fine` they
-// have 8 bits, with it nearly 16. Sums (of what the products see, times the scale) undo the zero points of the weights;
-// `halves` are the sums of 16, which Q6_K needs.
+// have 8 bits, with it nearly 16. Some kernels (`words`) keep the latter as words: value = scales[group] * word, where of a quad
+// the first and the third word lie in `values` and the others in `fine`. Sums (of what the products see, times the scale) undo
+// the zero points of the weights; `halves` are the sums of 16, which Q6_K needs.
 //
 // Rows lie `lanes` together, so that a product of several rows finds all it needs at fixed distances from one address:
 // values by quads of columns, [rows / lanes][columns / 4][lanes][4], the rest [rows / lanes][groups or halves][lanes].
@@ -72,6 +73,7 @@ typedef struct {
 
 typedef struct {
     const char *name;
+    int words;  // see Activations
     // Columns `first` to `first + columns`, whole groups, of one row; `x` is the first of them.
     void (*quantise)(const float *x, int columns, const Activations *to, int row, int first);
     void (*multiply)(const Matrix *matrix, int panel, const Product *product);

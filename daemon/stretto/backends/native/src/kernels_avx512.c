@@ -6,7 +6,7 @@
 
 #if defined(HAS_AVX512_BF16)
 void attend_avx512_bf16(const Attention *a);
-const Kernels kernels_avx512_bf16 = {"avx512-bf16", quantise, multiply, norm, gate, attend_avx512_bf16, pack_head};
+const Kernels kernels_avx512_bf16 = {"avx512-bf16", HAS_WORDS, quantise, multiply, norm, gate, attend_avx512_bf16, pack_head};
 #endif
 
 #else

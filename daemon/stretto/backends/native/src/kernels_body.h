@@ -10,4 +10,9 @@
 
 #include "attention.h"
 
-const Kernels KERNELS = {KERNELS_NAME, quantise, multiply, norm, gate, attend, pack_head};
+#ifdef WORDS
+enum { HAS_WORDS = 1 };
+#else
+enum { HAS_WORDS = 0 };
+#endif
+const Kernels KERNELS = {KERNELS_NAME, HAS_WORDS, quantise, multiply, norm, gate, attend, pack_head};

@@ -17,8 +17,13 @@ enum { EIGHT_BIT_ZERO = 0 };
 
 // Most rows of activations that one pass over a panel computes: what the registers hold.
 enum { TILE_MOST = 4 };
+// The same of queries in attention, and how many of them have registers for two chains of sums each.
+enum { QUERIES_MOST = 6, TWO_CHAINS_MOST = 2 };
 // Planes of activations whose sums the registers hold together.
 enum { PLANES_AT_ONCE = 1 };
+// A second plane of activations is computed as one of words: one product of 16 bits instead of two of 8, which take two more
+// to be summed.
+#define WORDS
 
 typedef struct { __m256 a, b; } Floats;
 typedef struct { __m256i a, b; } Ints;
@@ -121,9 +126,15 @@ LANE __m256i four_everywhere(const int8_t *x) {
     memcpy(&four, x, 4);
     return _mm256_set1_epi32(four);
 }
+// GCC makes a tree of a chain of integer additions, and then has no registers for its leaves: it may not look into the chain.
+LANE __m256i add(__m256i sum, __m256i products) {
+    sum = _mm256_add_epi32(sum, products);
+    __asm__("" : "+x"(sum));
+    return sum;
+}
 // Pairs are added in 16 bits: 2 * 63 * 127 fits, and so does 2 * 128 * 127 with the sign moved to the activation.
 LANE __m256i dot(__m256i sum, __m256i w, __m256i x) {
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1)));
+    return add(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1)));
 }
 LANE Ints i_dot(Ints sum, Bytes w, const int8_t *x) {
     const __m256i four = four_everywhere(x);
@@ -133,6 +144,35 @@ LANE Ints i_dot8(Ints sum, Bytes w, const int8_t *x) {
     const __m256i four = four_everywhere(x);
     return BOTH(Ints, dot(sum.a, _mm256_abs_epi8(w.a), _mm256_sign_epi8(four, w.a)),
                 dot(sum.b, _mm256_abs_epi8(w.b), _mm256_sign_epi8(four, w.b)));
+}
+
+// Four columns of bytes as words, unsigned or (8 bits) signed: the first and the third, or the second and the fourth.
+LANE Ints w_even(const int bits, Bytes w) {
+    if (bits == 8) return BOTH(Ints, _mm256_srai_epi16(_mm256_slli_epi16(w.a, 8), 8), _mm256_srai_epi16(_mm256_slli_epi16(w.b, 8), 8));
+    const __m256i low = _mm256_set1_epi16(255);
+    return BOTH(Ints, _mm256_and_si256(w.a, low), _mm256_and_si256(w.b, low));
+}
+LANE Ints w_odd(const int bits, Bytes w) {
+    return bits == 8 ? BOTH(Ints, _mm256_srai_epi16(w.a, 8), _mm256_srai_epi16(w.b, 8)) : b_right(w, 8);
+}
+// Add to each lane the products of its two words with two words of activations.
+LANE Ints i_dot_words(Ints sum, Ints w, const int8_t *x) {
+    const __m256i two = four_everywhere(x);
+    return BOTH(Ints, add(sum.a, _mm256_madd_epi16(w.a, two)), add(sum.b, _mm256_madd_epi16(w.b, two)));
+}
+// Words of 16 columns: of each quad the first and the third to `even`, the second and the fourth to `odd`, quads `step` bytes
+// apart.
+LANE void f_store_words(int8_t *even, int8_t *odd, int step, Floats v) {
+    enum { ORDER = _MM_SHUFFLE(3, 1, 2, 0) };
+    const __m256i a = _mm256_shuffle_epi32(_mm256_cvtps_epi32(v.a), ORDER), b = _mm256_shuffle_epi32(_mm256_cvtps_epi32(v.b), ORDER);
+    int8_t pairs[8][4];
+    // Packed by halves: the quads come as 0, 2, 1, 3.
+    _mm256_storeu_si256((__m256i *)(void *)pairs, _mm256_packs_epi32(a, b));
+    for (int quad = 0; quad < 4; quad++) {
+        const int at = 4 * (quad & 1) + (quad & 2);
+        memcpy(even + quad * step, pairs[at], 4);
+        memcpy(odd + quad * step, pairs[at + 1], 4);
+    }
 }
 
 #endif

@@ -23,6 +23,8 @@ enum { EIGHT_BIT_ZERO = 128 };
 
 // Most rows of activations that one pass over a panel computes: what the registers hold.
 enum { TILE_MOST = 8 };
+// In attention; see lanes_avx2.h.
+enum { QUERIES_MOST = 8, TWO_CHAINS_MOST = 8 };
 // Planes of activations whose sums the registers hold together.
 enum { PLANES_AT_ONCE = 2 };
 

@@ -17,6 +17,8 @@ enum { EIGHT_BIT_ZERO = 0 };
 
 // Most rows of activations that one pass over a panel computes: what the registers hold.
 enum { TILE_MOST = 1 };
+// In attention; see lanes_avx2.h.
+enum { QUERIES_MOST = 1, TWO_CHAINS_MOST = 8 };
 // Planes of activations whose sums the registers hold together.
 enum { PLANES_AT_ONCE = 1 };
 

@@ -41,6 +41,30 @@ typedef struct {
     const float *scales, *sums, *halves;
 } Lanes;
 
+#ifdef WORDS
+// Two planes of activations as words; see multiply_quads.
+LANE void multiply_words(const int bits, const int count, const int lanes, const int first, const int quads,
+                         const uint8_t *values, const Lanes *x, Floats *products) {
+    Ints even[LANES_MOST], odd[LANES_MOST];
+#pragma GCC unroll 8
+    for (int i = 0; i < count; i++) even[i] = odd[i] = i_zero();
+#pragma GCC unroll 8
+    for (int quad = first; quad < first + quads; quad++) {
+        const Bytes weights = load_quad(bits, values, quad);
+        const Ints one = w_even(bits, weights), two = w_odd(bits, weights);
+#pragma GCC unroll 8
+        for (int i = 0; i < count; i++) {
+            const int at = 4 * (quad * lanes + i);
+            Ints *sum = count <= 2 ? &odd[i] : &even[i];
+            even[i] = i_dot_words(even[i], one, x->planes[0] + at);
+            *sum = i_dot_words(*sum, two, x->planes[1] + at);
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < count; i++) products[i] = f_ints(count <= 2 ? i_add(even[i], odd[i]) : even[i]);
+}
+#endif
+
 // Products of one group's quads, or half of them, with `count` rows. Everything but the pointers is constant where this
 // is inlined.
 LANE void multiply_quads(const int bits, const int count, const int lanes, const int planes, const int first,
@@ -86,6 +110,10 @@ LANE void add_group(const int encoding, const int count, const int lanes, const 
 #pragma GCC unroll 2
     for (int half = 0; half < halves; half++) {
         Floats products[LANES_MOST];
+#ifdef WORDS
+        if (planes == 2) multiply_words(bits_of(encoding), count, lanes, half * quads, quads, values, x, products);
+        else
+#endif
         multiply_quads(bits_of(encoding), count, lanes, planes, half * quads, quads, values, x, products);
         const Floats scale = load_scale(encoding, m, panel, group, half);
         const Floats offset = has_offsets(encoding) ? load_offset(encoding, m, panel, group) : f_set(0);
@@ -194,7 +222,7 @@ LANE void multiply_rows(const int encoding, const int lanes, const int planes, c
         for (; end - row >= 8; row += 8) multiply_tile(encoding, 8, lanes, planes, m, panel, p, row);
     if (TILE_MOST >= 4 && lanes == 8)
         for (; end - row >= 4; row += 4) multiply_tile(encoding, 4, lanes, planes, m, panel, p, row);
-    if ((TILE_MOST == 2 || TILE_MOST == 8) && lanes == 8)
+    if (TILE_MOST >= 2 && lanes == 8)
         for (; end - row >= 2; row += 2) multiply_tile(encoding, 2, lanes, planes, m, panel, p, row);
     for (; row < end; row++) multiply_tile(encoding, 1, lanes, planes, m, panel, p, row);
 }

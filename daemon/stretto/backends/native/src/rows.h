@@ -33,6 +33,24 @@ LANE void store_group(int8_t *to, int lanes, Floats low, Floats high) {
         for (int quad = 0; quad < GROUP / 4; quad++) memcpy(to + 4 * quad * lanes, together + 4 * quad, 4);
 }
 
+// 32 values of a row, rounded, and what rounding left of them.
+#ifdef WORDS
+enum { PLANE_STEPS = FINE_STEPS };
+LANE void store_fine(const Activations *to, size_t at, Floats low, Floats high, Floats low_rest, Floats high_rest) {
+    const Floats steps = f_set(FINE_STEPS);
+    const int step = 4 * to->lanes;
+    f_store_words(to->values + at, to->fine + at, step, f_fma(low, steps, low_rest));
+    at += (size_t)(4 * step);
+    f_store_words(to->values + at, to->fine + at, step, f_fma(high, steps, high_rest));
+}
+#else
+enum { PLANE_STEPS = 1 };
+LANE void store_fine(const Activations *to, size_t at, Floats low, Floats high, Floats low_rest, Floats high_rest) {
+    store_group(to->values + at, to->lanes, low, high);
+    store_group(to->fine + at, to->lanes, low_rest, high_rest);
+}
+#endif
+
 KERNEL void quantise(const float *x, int columns, const Activations *to, int row, int first) {
     const int lanes = to->lanes;
     size_t values = 4 * lane_at(to, row, first, 4), at = lane_at(to, row, first, GROUP), half = lane_at(to, row, first, PANEL);
@@ -43,14 +61,15 @@ KERNEL void quantise(const float *x, int columns, const Activations *to, int row
         // A scale that has no finite inverse belongs to values that are zeros beside everything else.
         const Floats inverse = f_set(most > 1e-30f ? 127.0f / most : 0.0f);
         Floats a = f_round(f_mul(low, inverse)), b = f_round(f_mul(high, inverse));
-        store_group(to->values + values, lanes, a, b);
-        if (to->fine) {
+        if (!to->fine) {
+            store_group(to->values + values, lanes, a, b);
+        } else {
             const Floats c = f_rest(low, inverse, a), d = f_rest(high, inverse, b);
-            store_group(to->fine + values, lanes, c, d);
+            store_fine(to, values, a, b, c, d);
             a = f_fma(c, f_set(1.0f / FINE_STEPS), a);
             b = f_fma(d, f_set(1.0f / FINE_STEPS), b);
         }
-        to->scales[at] = scale;
+        to->scales[at] = to->fine ? scale / PLANE_STEPS : scale;
         to->halves[half] = scale * f_sum(a);
         to->halves[half + (size_t)lanes] = scale * f_sum(b);
         to->sums[at] = to->halves[half] + to->halves[half + (size_t)lanes];
