@@ -16,7 +16,7 @@ NAMES = (
 )  # fmt: skip
 HEADERS = (
     "attention", "attention_pairs", "cache", "kernels", "kernels_body", "lanes_avx2", "lanes_avx512", "lanes_neon", "lanes_scalar",
-    "matmul", "matrix", "pool", "rows", "state", "step",
+    "matmul", "matrix", "pool", "rows", "state", "step", "strips",
 )  # fmt: skip
 
 

@@ -68,7 +68,7 @@ static void products(const Kernels *kernels, int encoding, int rows, int width, 
             k->quantise(x + (size_t)row * (size_t)columns, columns, &a, row, 0);
         out[which] = calloc((size_t)(rows * width), sizeof(float));
         const Product product = {.quantised = &a, .plain = x, .rows = rows, .out = out[which], .out_stride = (size_t)width};
-        for (int panel = 0; panel < matrix.panels; panel++) k->multiply(&matrix, panel, &product);
+        k->multiply(&matrix, 0, matrix.panels, &product);
         free(a.values), free(a.fine), free(a.scales), free(a.sums), free(a.halves);
     }
     for (int i = 0; i < rows * width; i++) {

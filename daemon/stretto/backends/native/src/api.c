@@ -125,7 +125,7 @@ API int stretto_multiply(const char *kernels, const Matrix *matrix, const float 
                 found->quantise(x + (size_t)row * (size_t)matrix->columns, matrix->columns, &quantised, row, 0);
         const Product product = {.quantised = &quantised, .plain = x, .rows = rows, .bias = bias, .out = out,
                                  .out_stride = (size_t)matrix->rows};
-        for (int panel = 0; panel < matrix->panels; panel++) found->multiply(matrix, panel, &product);
+        found->multiply(matrix, 0, matrix->panels, &product);
     }
     free(quantised.values);
     free(quantised.fine);

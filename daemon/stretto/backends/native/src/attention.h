@@ -133,8 +133,11 @@ LANE void soften(const Piece *pieces, int found, int visible, size_t head_size, 
     int before = 0;
     for (int piece = 0; piece < found; piece++) {
         const int left = visible - before, count = left < pieces[piece].count ? left : pieces[piece].count;
-        const Floats masked = f_first(f_load(scores + piece * PANEL), count, none);
-        f_store(scores + piece * PANEL, masked);
+        Floats masked = f_load(scores + piece * PANEL);
+        if (count < PANEL) {
+            masked = f_first(masked, count, none);
+            f_store(scores + piece * PANEL, masked);
+        }
         most = f_max(most, masked);
         before += pieces[piece].count;
     }
@@ -154,7 +157,8 @@ LANE void soften(const Piece *pieces, int found, int visible, size_t head_size, 
     for (int piece = 0; piece < found; piece++) {
         const int left = visible - before, count = left < pieces[piece].count ? left : pieces[piece].count;
         const Floats shifted = f_add(f_load(scores + piece * PANEL), f_set(-*highest));
-        const Floats weight = f_first(f_exp(shifted), count, 0.0f);
+        Floats weight = f_exp(shifted);
+        if (count < PANEL) weight = f_first(weight, count, 0.0f);
         f_store(scores + piece * PANEL, weight);
         sum = f_add(sum, weight);
         before += pieces[piece].count;

@@ -76,7 +76,8 @@ typedef struct {
     int words;  // see Activations
     // Columns `first` to `first + columns`, whole groups, of one row; `x` is the first of them.
     void (*quantise)(const float *x, int columns, const Activations *to, int row, int first);
-    void (*multiply)(const Matrix *matrix, int panel, const Product *product);
+    // The panels `first` to `last` - 1.
+    void (*multiply)(const Matrix *matrix, int first, int last, const Product *product);
     void (*norm)(const float *x, const float *weight, int columns, float eps, float *out);
     void (*gate)(const float *gate, const float *up, int columns, float *out);
     void (*attend)(const Attention *attention);

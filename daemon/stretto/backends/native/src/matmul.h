@@ -103,10 +103,21 @@ LANE void multiply_quads(const int bits, const int count, const int lanes, const
     }
 }
 
+LANE int halves_of(const int encoding) { return encoding == Q6_K ? 2 : 1; }
+
+// One row's sums, and what a group's products add to them; `sum` is that of the activations.
+LANE Floats add_product(const int encoding, Floats products, Floats scale, Floats offset, float by, float sum, Floats sums) {
+    Floats part = f_mul(products, f_set(by));
+    if (zero_point(encoding) != 0) part = f_nfma(f_set(zero_point(encoding)), f_set(sum), part);
+    sums = f_fma(scale, part, sums);
+    if (!has_offsets(encoding)) return sums;
+    return is_super(encoding) ? f_nfma(offset, f_set(sum), sums) : f_fma(offset, f_set(sum), sums);
+}
+
 // Adds one group's share to the sums of `count` rows.
 LANE void add_group(const int encoding, const int count, const int lanes, const int planes, const Matrix *m, size_t panel,
                     int group, const uint8_t *values, const Lanes *x, Floats *sums) {
-    const int halves = encoding == Q6_K ? 2 : 1, quads = 8 / halves;
+    const int halves = halves_of(encoding), quads = 8 / halves;
 #pragma GCC unroll 2
     for (int half = 0; half < halves; half++) {
         Floats products[LANES_MOST];
@@ -117,37 +128,41 @@ LANE void add_group(const int encoding, const int count, const int lanes, const 
         multiply_quads(bits_of(encoding), count, lanes, planes, half * quads, quads, values, x, products);
         const Floats scale = load_scale(encoding, m, panel, group, half);
         const Floats offset = has_offsets(encoding) ? load_offset(encoding, m, panel, group) : f_set(0);
-        const Floats zero = f_set(zero_point(encoding));
 #pragma GCC unroll 8
-        for (int i = 0; i < count; i++) {
-            Floats part = f_mul(products[i], f_set(x->scales[i]));
-            const Floats sum = f_set(halves == 2 ? x->halves[half * lanes + i] : x->sums[i]);
-            if (zero_point(encoding) != 0) part = f_nfma(zero, sum, part);
-            sums[i] = f_fma(scale, part, sums[i]);
-            if (has_offsets(encoding))
-                sums[i] = is_super(encoding) ? f_nfma(offset, sum, sums[i]) : f_fma(offset, sum, sums[i]);
-        }
+        for (int i = 0; i < count; i++)
+            sums[i] = add_product(encoding, products[i], scale, offset, x->scales[i],
+                                  halves == 2 ? x->halves[half * lanes + i] : x->sums[i], sums[i]);
     }
+}
+
+// The activations of the rows from `row` on, from a group on.
+LANE Lanes lanes_from(const Activations *a, const int planes, int row, int group) {
+    const size_t lanes = (size_t)a->lanes, at = lane_at(a, row, 0, GROUP) + (size_t)group * lanes;
+    const size_t values = 4 * lane_at(a, row, 0, 4) + (size_t)(group * GROUP) * lanes;
+    return (Lanes){{a->values + values, planes == 2 ? a->fine + values : NULL}, a->scales + at, a->sums + at,
+                   a->halves + lane_at(a, row, 0, PANEL) + (size_t)(2 * group) * lanes};
+}
+
+LANE void next_group(Lanes *x, const int lanes, const int planes) {
+    x->planes[0] += GROUP * lanes;
+    if (planes == 2) x->planes[1] += GROUP * lanes;
+    x->scales += lanes;
+    x->sums += lanes;
+    x->halves += 2 * lanes;
 }
 
 LANE void multiply_groups(const int encoding, const int count, const int lanes, const int planes, const Matrix *m, int panel,
                           const Activations *a, int row, Floats *sums) {
     const int groups = m->columns / GROUP;
-    const size_t size = (size_t)group_bytes(encoding), at = lane_at(a, row, 0, GROUP);
+    const size_t size = (size_t)group_bytes(encoding);
     const uint8_t *values = m->values + (size_t)panel * (size_t)groups * size;
-    Lanes x = {.scales = a->scales + at, .sums = a->sums + at, .halves = a->halves + lane_at(a, row, 0, PANEL)};
-    x.planes[0] = a->values + 4 * lane_at(a, row, 0, 4);
-    x.planes[1] = planes == 2 ? a->fine + 4 * lane_at(a, row, 0, 4) : NULL;
+    Lanes x = lanes_from(a, planes, row, 0);
     for (int group = 0; group < groups; group++) {
         // The panel streams from memory once a step: ask for it a few groups ahead.
         for (size_t line = 0; line < size; line += 64) __builtin_prefetch(values + 4 * size + line);
         add_group(encoding, count, lanes, planes, m, (size_t)panel, group, values, &x, sums);
         values += size;
-        x.planes[0] += GROUP * lanes;
-        if (planes == 2) x.planes[1] += GROUP * lanes;
-        x.scales += lanes;
-        x.sums += lanes;
-        x.halves += 2 * lanes;
+        next_group(&x, lanes, planes);
     }
 }
 
@@ -201,9 +216,15 @@ LANE Floats load_bias(const Product *p, int panel, int width) {
     return f_load(lanes);
 }
 
+// Rows of the matrix in a panel.
+LANE int panel_width(const Matrix *m, int panel) {
+    const int left = m->rows - panel * PANEL;
+    return left < PANEL ? left : PANEL;
+}
+
 LANE void multiply_tile(const int encoding, const int count, const int lanes, const int planes, const Matrix *m, int panel,
                         const Product *p, int row) {
-    const int left = m->rows - panel * PANEL, width = left < PANEL ? left : PANEL;
+    const int width = panel_width(m, panel);
     const Floats bias = load_bias(p, panel, width);
     Floats sums[LANES_MOST];
 #pragma GCC unroll 8
@@ -227,7 +248,11 @@ LANE void multiply_rows(const int encoding, const int lanes, const int planes, c
     for (; row < end; row++) multiply_tile(encoding, 1, lanes, planes, m, panel, p, row);
 }
 
-LANE void multiply_any(const int encoding, const Matrix *m, int panel, const Product *p) {
+#ifdef WORDS
+#include "strips.h"
+#endif
+
+LANE void multiply_panel(const int encoding, const Matrix *m, int panel, const Product *p) {
     const Activations *x = p->quantised;
     if (!bits_of(encoding)) multiply_rows(encoding, LANES_MOST, 1, m, panel, p);
     else if (x->lanes == 1 && x->fine) multiply_rows(encoding, 1, 2, m, panel, p);
@@ -236,9 +261,21 @@ LANE void multiply_any(const int encoding, const Matrix *m, int panel, const Pro
     else multiply_rows(encoding, LANES_MOST, 1, m, panel, p);
 }
 
+LANE void multiply_any(const int encoding, const Matrix *m, int first, int last, const Product *p) {
+#ifdef WORDS
+    if (bits_of(encoding) && p->quantised->fine && p->rows >= strips_from(encoding)) {
+        multiply_strips(encoding, m, first, last, p);
+        return;
+    }
+#endif
+    for (int panel = first; panel < last; panel++) multiply_panel(encoding, m, panel, p);
+}
+
 // One function an encoding, so that each is compiled with its constants.
-#define MULTIPLY(name, encoding) \
-    KERNEL __attribute__((noinline)) void name(const Matrix *m, int panel, const Product *p) { multiply_any(encoding, m, panel, p); }
+#define MULTIPLY(name, encoding)                                                                            \
+    KERNEL __attribute__((noinline)) void name(const Matrix *m, int first, int last, const Product *p) {    \
+        multiply_any(encoding, m, first, last, p);                                                          \
+    }
 MULTIPLY(multiply_f32, F32)
 MULTIPLY(multiply_f16, F16)
 MULTIPLY(multiply_bf16, BF16)
@@ -251,11 +288,11 @@ MULTIPLY(multiply_q4_k, Q4_K)
 MULTIPLY(multiply_q5_k, Q5_K)
 MULTIPLY(multiply_q6_k, Q6_K)
 
-KERNEL void multiply(const Matrix *m, int panel, const Product *p) {
-    static void (*const BY_ENCODING[ENCODINGS])(const Matrix *, int, const Product *) = {
+KERNEL void multiply(const Matrix *m, int first, int last, const Product *p) {
+    static void (*const BY_ENCODING[ENCODINGS])(const Matrix *, int, int, const Product *) = {
         [F32] = multiply_f32,   [F16] = multiply_f16,   [BF16] = multiply_bf16, [Q8_0] = multiply_q8_0,
         [Q4_0] = multiply_q4_0, [Q4_1] = multiply_q4_1, [Q5_0] = multiply_q5_0, [Q5_1] = multiply_q5_1,
         [Q4_K] = multiply_q4_k, [Q5_K] = multiply_q5_k, [Q6_K] = multiply_q6_k,
     };
-    BY_ENCODING[m->encoding](m, panel, p);
+    BY_ENCODING[m->encoding](m, first, last, p);
 }

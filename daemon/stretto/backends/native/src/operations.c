@@ -182,7 +182,7 @@ static void multiply_piece(Model *model, const Op *op, int rows, int piece) {
     product.out = op->output == LOGITS ? model->batch.logits : model->buffers[op->output] + op->column;
     product.first = piece / t.strips * t.block;
     product.rows = rows - product.first < t.block ? rows - product.first : t.block;
-    for (int panel = first; panel < last; panel++) model->kernels->multiply(matrix, panel, &product);
+    model->kernels->multiply(matrix, first, last, &product);
 }
 
 static void select_rows(Model *model, const Op *op) {
