@@ -139,13 +139,16 @@ static void merge_row(Model *model, const Op *op, int row) {
     }
 }
 
-static int share(const Model *model, int count) {
-    // Pieces small enough that workers of different speed end together.
-    const int grain = count / (pool_workers(model->pool) * 8) + 1;
-    return grain;
-}
-
 static int pieces_of(int count, int grain) { return (count + grain - 1) / grain; }
+
+// How many of `count` rows, or parts of rows, are a piece.
+static int share(const Model *model, const Op *op, int rows, int count) {
+    // Pieces small enough that workers of different speed end together.
+    const int grain = count / (pool_workers(model->pool) * 8) + 1, together = count / rows * LANES_MOST;
+    // Rows that lie together once they are quantised share cache lines: one worker writes them all.
+    const int quantises = op->kind == QUANTISE || (op->flags & FLAG_QUANTISE) != 0;
+    return quantises && rows >= 2 * LANES_MOST ? pieces_of(grain, together) * together : grain;
+}
 
 static void gate_part(Model *model, const Op *op, int rows, int part) {
     const int width = model->widths[op->output], parts = pieces_of(width, GATE_COLUMNS);
@@ -205,9 +208,9 @@ int op_pieces(const Model *model, const Op *op, int rows) {
         return t.blocks * t.strips;
     }
     case ATTEND: return model->unit_count;
-    case GATE: return pieces_of(gate_parts(model, op, rows), share(model, gate_parts(model, op, rows)));
+    case GATE: return pieces_of(gate_parts(model, op, rows), share(model, op, rows, gate_parts(model, op, rows)));
     case SELECT: return 1;
-    default: return pieces_of(rows, share(model, rows));
+    default: return pieces_of(rows, share(model, op, rows, rows));
     }
 }
 
@@ -229,7 +232,7 @@ void op_piece(Model *model, const Op *op, int rows, int piece, int worker) {
     case ATTEND: attend_unit(model, op, &model->units[piece], worker); break;
     case SELECT: select_rows(model, op); break;
     default: {
-        const int count = op->kind == GATE ? gate_parts(model, op, rows) : rows, grain = share(model, count);
+        const int count = op->kind == GATE ? gate_parts(model, op, rows) : rows, grain = share(model, op, rows, count);
         for (int i = piece * grain; i < count && i < (piece + 1) * grain; i++) row_piece(model, op, rows, i);
     }
     }
