@@ -163,6 +163,7 @@ int main(void) {
         for (int encoding = 0; encoding < ENCODINGS; encoding++) {
             products(kernels_at(n), encoding, 15, 19, 512, 0);
             products(kernels_at(n), encoding, 3, 16, 256, 1);
+            products(kernels_at(n), encoding, 37, 35, 768, 1);
         }
     }
     free(logits);

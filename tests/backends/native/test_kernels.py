@@ -56,12 +56,13 @@ def test_a_row_dequantises_exactly(encoding: str) -> None:
 def test_products_equal_torch(kernels: str, encoding: str, fine: bool) -> None:
     """With the activations that the kernel stands for, only the order of float32 sums is left to differ."""
     block = BLOCK_VALUES[encoding]
-    for number, (columns, width) in enumerate([(max(block, 32), 1), (3 * max(block, 32), 37), (256, 48)]):
+    shapes = [(max(block, 32), 1), (3 * max(block, 32), 37), (256, 48), (11 * max(block, 32), 33)]
+    for number, (columns, width) in enumerate(shapes):
         columns = columns if encoding not in PLAIN else columns + 1
         packed = make_matrix(LIBRARY, encoding, width, columns, seed=number)
         rng = np.random.default_rng(number)
         bias = rng.normal(size=width).astype(np.float32) if number else None
-        for rows in (1, 2, 7, 17):
+        for rows in (1, 2, 7, 17, 141):
             x = (rng.normal(size=(rows, columns)) * 10.0 ** rng.integers(-3, 3)).astype(np.float32)
             seen = x if encoding in PLAIN else quantised_activations(x, fine=fine)
             expected = torch.from_numpy(seen).double() @ torch.from_numpy(packed.dense).double().T

@@ -22,7 +22,7 @@ enum { QUERIES_MOST = 6, TWO_CHAINS_MOST = 2 };
 // Planes of activations whose sums the registers hold together.
 enum { PLANES_AT_ONCE = 1 };
 // A second plane of activations is computed as one of words: one product of 16 bits instead of two of 8, which take two more
-// to be summed.
+// to be summed. Sums of one plane stay in 16 bits for as many quads as hold them.
 #define WORDS
 
 typedef struct { __m256 a, b; } Floats;
@@ -132,6 +132,11 @@ LANE __m256i add(__m256i sum, __m256i products) {
     __asm__("" : "+x"(sum));
     return sum;
 }
+LANE __m256i add_short(__m256i sum, __m256i products) {
+    sum = _mm256_add_epi16(sum, products);
+    __asm__("" : "+x"(sum));
+    return sum;
+}
 // Pairs are added in 16 bits: 2 * 63 * 127 fits, and so does 2 * 128 * 127 with the sign moved to the activation.
 LANE __m256i dot(__m256i sum, __m256i w, __m256i x) {
     return add(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1)));
@@ -139,6 +144,15 @@ LANE __m256i dot(__m256i sum, __m256i w, __m256i x) {
 LANE Ints i_dot(Ints sum, Bytes w, const int8_t *x) {
     const __m256i four = four_everywhere(x);
     return BOTH(Ints, dot(sum.a, w.a, four), dot(sum.b, w.b, four));
+}
+// The same with sums of 16 bits, two a lane, and what they are in 32.
+LANE Ints i_dot_short(Ints sum, Bytes w, const int8_t *x) {
+    const __m256i four = four_everywhere(x);
+    return BOTH(Ints, add_short(sum.a, _mm256_maddubs_epi16(w.a, four)), add_short(sum.b, _mm256_maddubs_epi16(w.b, four)));
+}
+LANE Ints i_add_short(Ints sum, Ints v) {
+    const __m256i one = _mm256_set1_epi16(1);
+    return BOTH(Ints, add(sum.a, _mm256_madd_epi16(v.a, one)), add(sum.b, _mm256_madd_epi16(v.b, one)));
 }
 LANE Ints i_dot8(Ints sum, Bytes w, const int8_t *x) {
     const __m256i four = four_everywhere(x);

@@ -63,6 +63,32 @@ LANE void multiply_words(const int bits, const int count, const int lanes, const
 #pragma GCC unroll 8
     for (int i = 0; i < count; i++) products[i] = f_ints(count <= 2 ? i_add(even[i], odd[i]) : even[i]);
 }
+
+// One plane and weights of less than 8 bits; see multiply_quads. A quad adds at most 2 * (2^bits - 1) * 127 to a sum.
+LANE void multiply_shorts(const int bits, const int count, const int lanes, const int first, const int quads,
+                          const uint8_t *values, const Lanes *x, Floats *products) {
+    const int run = bits == 4 ? 8 : bits == 5 ? 4 : 2;
+    Ints sums[LANES_MOST];
+#pragma GCC unroll 8
+    for (int i = 0; i < count; i++) sums[i] = i_zero();
+#pragma GCC unroll 4
+    for (int start = first; start < first + quads; start += run) {
+        Ints shorts[LANES_MOST];
+#pragma GCC unroll 8
+        for (int i = 0; i < count; i++) shorts[i] = i_zero();
+#pragma GCC unroll 8
+        for (int quad = start; quad < start + run; quad++) {
+            const Bytes weights = load_quad(bits, values, quad);
+#pragma GCC unroll 8
+            for (int i = 0; i < count; i++)
+                shorts[i] = i_dot_short(shorts[i], weights, x->planes[0] + 4 * (quad * lanes + i));
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < count; i++) sums[i] = i_add_short(sums[i], shorts[i]);
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < count; i++) products[i] = f_ints(sums[i]);
+}
 #endif
 
 // Products of one group's quads, or half of them, with `count` rows. Everything but the pointers is constant where this
@@ -123,6 +149,7 @@ LANE void add_group(const int encoding, const int count, const int lanes, const 
         Floats products[LANES_MOST];
 #ifdef WORDS
         if (planes == 2) multiply_words(bits_of(encoding), count, lanes, half * quads, quads, values, x, products);
+        else if (bits_of(encoding) < 8) multiply_shorts(bits_of(encoding), count, lanes, half * quads, quads, values, x, products);
         else
 #endif
         multiply_quads(bits_of(encoding), count, lanes, planes, half * quads, quads, values, x, products);
