@@ -100,7 +100,8 @@ async def measure(
                 httpx2.AsyncClient(
                     base_url=server.url,
                     timeout=httpx2.Timeout(_STEP_S, connect=10.0),
-                    limits=httpx2.Limits(max_connections=None),
+                    # A connection kept alive may be closed, after so many requests or seconds, just as it is used again.
+                    limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
                     trust_env=False,
                 )
             )

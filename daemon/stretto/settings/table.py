@@ -124,7 +124,7 @@ class Settings:
         "16",
         Choice(("16", "8")),
         "To how many bits the native backend rounds what it multiplies with quantised weights. 16 answers as float32 does; 8 computes "
-        "prompts and batches nearly twice as fast, and near ties may fall otherwise.",
+        "prompts and batches up to twice as fast, and near ties may fall otherwise.",
         MODEL,
     )
     echo: str = setting(

@@ -76,7 +76,7 @@ class NativeBackend:
             threads: compute threads; None takes all usable processors (their barriers sleep when one is taken away).
             kv_dtype: ``auto`` (bfloat16), ``bfloat16``, ``float32`` or ``int8``: in groups of 32 of a token's head, each with a
                 bfloat16 scale, as llama.cpp's ``q8_0`` (whose scales are float16).
-            activation_bits: 16 or 8, see ``decoder_program``. With 8, prompts and batches are computed nearly twice as fast, and the
+            activation_bits: 16 or 8, see ``decoder_program``. With 8, prompts and batches are computed up to twice as fast, and the
                 next token's distribution is some 25 times as far from that of float32.
             instruction_set: kernels to use, one of ``Library.kernels``; empty takes the best.
             prefill: how PyTorch may compute prompts; None leaves them to the kernels.
