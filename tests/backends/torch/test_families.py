@@ -24,7 +24,9 @@ from support.weights_families import FAMILIES, SHAPE, WINDOW, randomise, tiny_fa
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.*original_max_position:UserWarning")]
 
-TOLERANCE = 2e-4
+TOLERANCE = 1e-4
+# Layers that read others' keys and values pass their rounding on: 1.01e-4 where PyTorch computes with AVX2.
+TOLERANCES = {"gemma4-shared": 2e-4}
 TOKENS = 61
 LENGTHS = (TOKENS, 9, 30, 17)
 BLOCK_TOKENS = 4
@@ -70,9 +72,9 @@ def driver(backend: TorchBackend, *, shuffled: bool = False) -> Driver:
     return Driver(backend, blocks=80, block_tokens=BLOCK_TOKENS, shuffled=shuffled, groups=groups)
 
 
-def assert_close(found: Float32Array, wanted: Float32Array) -> None:
+def assert_close(found: Float32Array, wanted: Float32Array, tolerance: float = TOLERANCE) -> None:
     assert found.shape == wanted.shape
-    assert float(np.abs(found - wanted).max()) < TOLERANCE
+    assert float(np.abs(found - wanted).max()) < tolerance
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -81,7 +83,9 @@ def test_odd_chunks_over_runs_and_shuffled_blocks(made: Callable[[str], Made], n
     for shuffled, chunks in ((False, (TOKENS, 7)), (True, (13, 1))):
         run = driver(model.backend, shuffled=shuffled)
         for chunk in chunks:
-            assert_close(run.prefill(run.start(model.tokens), chunk), model.wanted)
+            assert_close(
+                run.prefill(run.start(model.tokens), chunk), model.wanted, TOLERANCES.get(name, TOLERANCE)
+            )
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -105,7 +109,7 @@ def test_ragged_steps_of_prefills_and_decodes(made: Callable[[str], Made], name:
     for length, rows in zip(LENGTHS, found, strict=True):
         # LongRoPE turns by the longest sequence that there may be; the reference by the one that it computes.
         if name != "phi4" or length == TOKENS:
-            assert_close(np.concatenate(rows), model.wanted[:length])
+            assert_close(np.concatenate(rows), model.wanted[:length], TOLERANCES.get(name, TOLERANCE))
 
 
 @pytest.mark.parametrize("name", FAMILIES)
